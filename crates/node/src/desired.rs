@@ -1,0 +1,125 @@
+//! The desired state of the world: what the pods want.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use refloat_record::{FsGroup, OuterSpecName, PodRef, PodSource, PodUid, RelPath, UniqueVolumeName, Verbatim};
+use refloat_volume::{Payload, Problem, SubPathSpec, VolumeSpec};
+
+use crate::VolumeKey;
+
+/// Whether a pod, or a volume of it, is wanted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Wanted {
+    /// A source of pods has it.
+    Yes {
+        /// Which.
+        by: String,
+    },
+    /// Every source was read whole and none has it.
+    No {
+        /// Which said so.
+        by: String,
+    },
+    /// Not every source could be read. Unknown never unmounts, detaches or deletes.
+    Unknown {
+        /// Why.
+        why: String,
+    },
+}
+
+/// A volume that a pod wants, resolved and ready to be set up.
+#[derive(Debug, Clone)]
+pub struct DesiredVolume {
+    /// What identifies it.
+    pub key: VolumeKey,
+    /// The pod.
+    pub pod: PodRef,
+    /// The pod's names for it.
+    pub outer_names: Vec<OuterSpecName>,
+    /// What it is.
+    pub spec: VolumeSpec,
+    /// Its unique name.
+    pub unique_name: UniqueVolumeName,
+    /// Where it is to be, relative to the node root.
+    pub path: Option<RelPath>,
+    /// The host's own path, for hostPath.
+    pub host_path: Option<String>,
+    /// Where its device would be mounted, for device-mountable plugins.
+    pub device_mount_path: Option<RelPath>,
+    /// The group for its files.
+    pub fs_group: Option<FsGroup>,
+    /// Its subPath mounts.
+    pub sub_paths: Vec<SubPathSpec>,
+    /// Its content, for plugins with content.
+    pub content: Option<Arc<Payload>>,
+}
+
+/// A volume that a pod wants and that cannot be set up now. What is mounted of it already stays.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Waiting {
+    /// The pod's name for it.
+    pub outer_name: String,
+    /// What identifies it, where that much is known.
+    pub key: Option<VolumeKey>,
+    /// Why it has to wait.
+    pub problem: Problem,
+}
+
+/// A pod and what it wants.
+#[derive(Debug, Clone)]
+pub struct DesiredPod {
+    /// Its names.
+    pub pod: PodRef,
+    /// Where it came from.
+    pub source: PodSource,
+    /// The whole pod, verbatim, for the checkpoint.
+    pub object: Verbatim,
+    /// The volumes that can be set up.
+    pub volumes: Vec<Arc<DesiredVolume>>,
+    /// Those that cannot.
+    pub waiting: Vec<Waiting>,
+    /// Why it is only known from its checkpoint, if so: it is *unknown* then, and keeps what it has.
+    pub only_checkpoint: Option<String>,
+}
+
+/// What all pods want.
+#[derive(Debug, Clone, Default)]
+pub struct Desired {
+    /// The pods.
+    pub pods: BTreeMap<PodUid, DesiredPod>,
+    /// Whether every source was read whole; if not, why: then no pod is surely gone.
+    pub incomplete: Option<String>,
+    /// The name of the sources, for reasons ("manifests in /etc/pods").
+    pub source: String,
+    /// What is wrong with the sources (file, line, reason).
+    pub problems: Vec<Problem>,
+}
+
+impl Desired {
+    /// Whether this pod is wanted.
+    pub fn wanted(&self, pod: &PodUid) -> Wanted {
+        match (self.pods.get(pod), &self.incomplete) {
+            (Some(DesiredPod { only_checkpoint: Some(why), .. }), _) => Wanted::Unknown { why: why.clone() },
+            (Some(_), _) => Wanted::Yes { by: self.source.clone() },
+            (None, Some(why)) => Wanted::Unknown { why: why.clone() },
+            (None, None) => Wanted::No { by: self.source.clone() },
+        }
+    }
+
+    /// Whether this volume is wanted. A volume that its pod no longer lists is not wanted, unless one of the pod's
+    /// volumes could not be resolved: then it might be that one.
+    pub fn wanted_volume(&self, key: &VolumeKey) -> Wanted {
+        let wanted = self.wanted(&key.pod);
+        let (Some(pod), Wanted::Yes { by }) = (self.pods.get(&key.pod), &wanted) else { return wanted };
+        if pod.volumes.iter().any(|v| v.key == *key) || pod.waiting.iter().any(|w| w.key.as_ref() == Some(key)) {
+            return wanted;
+        }
+        match pod.waiting.iter().find(|w| w.key.is_none()) {
+            Some(w) => Wanted::Unknown {
+                why: format!("volume {:?} of the pod could not be resolved: {}", w.outer_name, w.problem.message),
+            },
+            None => Wanted::No { by: format!("{by}: the pod does not list it") },
+        }
+    }
+}

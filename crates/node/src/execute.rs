@@ -1,0 +1,1 @@
+//! Carries operations out, one file an operation.

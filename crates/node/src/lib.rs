@@ -1,0 +1,30 @@
+//! The node manager: from evidence to the actual state, from the actual and the desired state to a plan, from a plan
+//! to operations, and round again.
+//!
+//! ```text
+//! evidence ──► reconstruct ──► actual state ─┐
+//! (records, mount table,                     ├─► plan ──► operations ──► execute ──► records, actual state
+//!  folders, boot id)           desired state ┘
+//! ```
+//!
+//! [`Evidence`] is gathered once, in one pass each. [`reconstruct`] and [`plan()`] are pure: no I/O, no clock.
+//! [`Manager`] drives the loop. Start reading at [`actual`].
+
+pub mod actual;
+pub mod desired;
+pub mod evidence;
+mod execute;
+pub mod manager;
+pub mod plan;
+pub mod reconstruct;
+pub mod sources;
+
+pub use actual::{
+    Actual, ActualDevice, ActualVolume, Leftover, LeftoverKind, MountSeen, ReconstructionResult, RecordState,
+    SubPathSeen, VolumeKey, VolumeState,
+};
+pub use desired::{Desired, DesiredPod, DesiredVolume, Waiting, Wanted};
+pub use evidence::{Evidence, Gather, Tree};
+pub use manager::{Manager, ManagerError, ManagerOptions};
+pub use plan::{Operation, Plan, PlanInput, Report, plan};
+pub use reconstruct::reconstruct;

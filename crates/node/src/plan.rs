@@ -1,0 +1,118 @@
+//! From the actual and the desired state to operations. Pure, and the only place that decides.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use refloat_record::{DeviceMount, PodUid, PodVolume, UniqueVolumeName};
+
+use crate::{Actual, Desired, DesiredVolume, VolumeKey};
+
+/// One thing to do, with the reason.
+#[derive(Debug, Clone)]
+pub enum Operation {
+    /// Write the pod's checkpoint, then its volumes may be set up.
+    AdmitPod {
+        /// The pod.
+        pod: PodUid,
+        /// Why.
+        reason: String,
+    },
+    /// Set the volume up, or bring it up to date.
+    SetUp {
+        /// The volume.
+        volume: Arc<DesiredVolume>,
+        /// Why.
+        reason: String,
+    },
+    /// Mount the volume's device.
+    MountDevice {
+        /// The volume that needs it first.
+        volume: Arc<DesiredVolume>,
+        /// Why.
+        reason: String,
+    },
+    /// Undo SetUp, and forget the record.
+    TearDown {
+        /// What identifies the volume.
+        key: VolumeKey,
+        /// Its record, or what could be told of it.
+        record: Box<PodVolume>,
+        /// Whether the record came from the store.
+        trusted: bool,
+        /// Why.
+        reason: String,
+    },
+    /// Undo MountDevice, and forget the record.
+    UnmountDevice {
+        /// Its record, or what could be told of it.
+        record: Box<DeviceMount>,
+        /// Whether the record came from the store.
+        trusted: bool,
+        /// Why.
+        reason: String,
+    },
+    /// Remove what is left of a pod without volumes: leftover mounts of its own, empty folders, the checkpoint.
+    ForgetPod {
+        /// The pod.
+        pod: PodUid,
+        /// Why.
+        reason: String,
+    },
+}
+
+/// What plan needs to know beyond the two states.
+#[derive(Debug, Default)]
+pub struct PlanInput {
+    /// The time, as the duration since the manager started.
+    pub now: Duration,
+    /// Operations under way, by what they exclude.
+    pub running: BTreeSet<Exclusion>,
+    /// When a failed operation may be tried again, by what it excludes.
+    pub not_before: BTreeMap<Exclusion, Duration>,
+    /// Volumes whose SetUp was finished since the manager started, with the content they then had.
+    pub verified: BTreeMap<VolumeKey, u64>,
+    /// Device-mountable volumes that turned out to have no device of their own.
+    pub no_device: BTreeSet<UniqueVolumeName>,
+}
+
+/// What an operation excludes: no two operations under way may share one.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Exclusion {
+    /// One pod's use of a volume.
+    Volume(VolumeKey),
+    /// A device.
+    Device(UniqueVolumeName),
+    /// A pod.
+    Pod(PodUid),
+}
+
+/// Why something or nothing is done about one thing.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Report {
+    /// What it is about: a volume, device, pod or path, as a person names it.
+    pub subject: String,
+    /// The volume, if it is one.
+    pub volume: Option<VolumeKey>,
+    /// What is done: the operation's name, `Keep`, `Wait` or `HandsOff`.
+    pub decision: &'static str,
+    /// Why.
+    pub reason: String,
+}
+
+/// What to do now, and why.
+#[derive(Debug, Default)]
+pub struct Plan {
+    /// Unmounts before mounts before devices; none of them excludes another or one under way.
+    pub operations: Vec<Operation>,
+    /// One entry for every volume, device and leftover, wanted or found.
+    pub report: Vec<Report>,
+    /// When the next back-off ends; nothing changes before, unless something is noticed.
+    pub wake_at: Option<Duration>,
+}
+
+/// Decides what to do now.
+pub fn plan(desired: &Desired, actual: &Actual, input: &PlanInput) -> Plan {
+    let _ = (desired, actual, input);
+    todo!()
+}

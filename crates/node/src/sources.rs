@@ -1,0 +1,4 @@
+//! Sources of pods.
+
+pub mod manifests;
+pub mod yaml;

@@ -1,0 +1,1 @@
+//! The manifest folder: pods, volumes, claims, configMaps and secrets as files.

@@ -1,0 +1,31 @@
+//! The versioned record API of Refloat and the crash-safe store of records.
+//!
+//! A record is what a node writes down before it mounts something, so that after any crash it still knows what is
+//! mounted, for whom, and how it is undone. There are three kinds: [`DeviceMount`], [`PodVolume`] and
+//! [`PodCheckpoint`]; [`Record`] is one of them. Kubernetes objects inside a record are [`Verbatim`] JSON, so that
+//! fields which this version does not know survive it.
+//!
+//! The data flows: [`Record`] → [`codec`] (one JSON file with a checksum) → [`Store`] (temporary file, sync, rename,
+//! folder sync) → after a restart [`Store::load`] → [`Loaded`]. Start reading at [`PodVolume`].
+//!
+//! The kinds and the codec perform no I/O; the store reaches files only through the [`disk::Disk`] trait.
+
+mod checkpoint;
+pub mod codec;
+mod device_mount;
+pub mod disk;
+mod mount;
+mod name;
+mod pod_volume;
+mod record;
+mod store;
+mod verbatim;
+
+pub use checkpoint::{PodCheckpoint, PodSource};
+pub use device_mount::DeviceMount;
+pub use mount::RecordedMount;
+pub use name::{BootId, NameError, OuterSpecName, PluginName, PodUid, RelPath, SpecName, UniqueVolumeName};
+pub use pod_volume::{ClaimRef, FsGroup, FsGroupChangePolicy, PodRef, PodVolume, RecordedSubPath, VolumeMode};
+pub use record::{Record, RecordKey};
+pub use store::{Loaded, OpenError, Store, Unreadable, UnreadableReason, WriteError};
+pub use verbatim::Verbatim;

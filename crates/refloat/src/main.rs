@@ -1,0 +1,2 @@
+//! The `refloat` binary.
+fn main() {}

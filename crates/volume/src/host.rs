@@ -1,0 +1,30 @@
+//! What plugins may use of the node.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use refloat_mount::{Kernel, MountTable, NodeRoot, TableError, TableReader};
+use refloat_record::BootId;
+
+/// The node as plugins see it: its root, its mount calls, its table. One for the life of the manager, shared by
+/// all operations.
+#[derive(Debug)]
+pub struct Host {
+    /// The node root.
+    pub root: NodeRoot,
+    /// What the kernel can do.
+    pub kernel: Kernel,
+    /// This boot.
+    pub boot_id: BootId,
+    /// How long a tool may take.
+    pub tool_deadline: Duration,
+    /// Reads the table.
+    pub table: Mutex<TableReader>,
+}
+
+impl Host {
+    /// The mount table now.
+    pub fn mount_table(&self) -> Result<Arc<MountTable>, TableError> {
+        self.table.lock().unwrap_or_else(std::sync::PoisonError::into_inner).read()
+    }
+}

@@ -1,0 +1,60 @@
+//! The kubelet's folder layout, as paths relative to the node root.
+//!
+//! # Source
+//! `pkg/kubelet/kubelet_getters.go`, `pkg/volume/util/util.go` of Kubernetes v1.36.
+
+use refloat_record::{PluginName, PodRef, PodUid, RelPath, SpecName, UniqueVolumeName};
+
+/// `pods`
+pub const PODS: &str = "pods";
+/// `volumes`, below a pod's folder.
+pub const VOLUMES: &str = "volumes";
+/// `volumeDevices`, below a pod's folder.
+pub const VOLUME_DEVICES: &str = "volumeDevices";
+/// `volume-subpaths`, below a pod's folder.
+pub const VOLUME_SUBPATHS: &str = "volume-subpaths";
+/// `plugins`, below the root and below a pod's folder.
+pub const PLUGINS: &str = "plugins";
+
+fn rel(text: String) -> RelPath {
+    RelPath::new(text).expect("made of names that hold no slash and are not dots")
+}
+
+/// `pods/<uid>`
+pub fn pod_path(pod: &PodUid) -> RelPath {
+    rel(format!("{PODS}/{pod}"))
+}
+
+/// `pods/<uid>/volumes/<escaped plugin>/<spec>`
+pub fn volume_path(pod: &PodUid, plugin: &PluginName, spec: &SpecName) -> RelPath {
+    rel(format!("{PODS}/{pod}/{VOLUMES}/{}/{spec}", plugin.escaped()))
+}
+
+/// `pods/<uid>/volume-subpaths/<spec>/<container>/<index>`
+pub fn sub_path(
+    pod: &PodUid,
+    spec: &SpecName,
+    container: &str,
+    index: u32,
+) -> Result<RelPath, refloat_record::NameError> {
+    RelPath::new(format!("{PODS}/{pod}/{VOLUME_SUBPATHS}/{spec}/{container}/{index}"))
+}
+
+/// `pods/<uid>/plugins/kubernetes.io~empty-dir/<name>`: the folder of the `ready` marker. `name` is the volume's for
+/// an emptyDir and `wrapped_<name>` for configMap, secret, downwardAPI and projected volumes.
+pub fn marker_dir(pod: &PodUid, name: &str) -> Result<RelPath, refloat_record::NameError> {
+    RelPath::new(format!("{PODS}/{pod}/{PLUGINS}/kubernetes.io~empty-dir/{name}"))
+}
+
+/// The unique volume name of a volume that is one pod's own: `<plugin>/<uid>-<spec>`.
+pub fn unique_name_of_pod(pod: &PodRef, plugin: &PluginName, spec: &SpecName) -> UniqueVolumeName {
+    UniqueVolumeName::new(format!("{plugin}/{}-{spec}", pod.uid)).expect("made of names")
+}
+
+/// The unique volume name of a device that pods share: `<plugin>/<volume name>`.
+pub fn unique_name_of_device(
+    plugin: &PluginName,
+    volume_name: &str,
+) -> Result<UniqueVolumeName, refloat_record::NameError> {
+    UniqueVolumeName::new(format!("{plugin}/{volume_name}"))
+}

@@ -1,0 +1,35 @@
+//! What a volume is: its spec, its names, its place in the kubelet's layout, the [`Plugin`] trait, and one module a
+//! plugin under [`plugins`].
+//!
+//! A pod's `volumes[x]` entry becomes a [`VolumeSpec`]; the plugin that supports it, from [`Plugins`], names it and
+//! sets it up. What plugins may do to the node they do through [`Host`]; before the first thing that could be
+//! seen, SetUp and MountDevice must [`announce`](SetUp::announce) it, which makes the record durable. TearDown and
+//! UnmountDevice get that record, never a live API object.
+
+mod atomic_writer;
+mod error;
+mod fs_group;
+mod host;
+pub mod layout;
+mod object;
+mod payload;
+mod plugin;
+pub mod plugins;
+mod spec;
+pub mod sub_path;
+mod tear_down;
+mod tool;
+
+pub use atomic_writer::{WriteOutcome, clear as clear_payload, write as write_payload};
+pub use error::{Problem, SpecError, VolumeError};
+pub use fs_group::apply as apply_fs_group;
+pub use host::Host;
+pub use object::{Lookup, Object, Objects};
+pub use payload::{ContentError, Payload, PayloadFile};
+pub use plugin::{
+    Announced, Announcer, Capabilities, DeviceAnnouncer, DeviceOutcome, FoundVolume, MountDevice, Plugin, Plugins,
+    Presence, Rebuilt, RebuiltSpec, Reconstruction, SetUp, TearDown, UnmountDevice,
+};
+pub use spec::{SpecSource, SubPathSpec, VolumeSpec};
+pub use tear_down::{remove_volume_dir, unmount_nested, unmount_own_layers};
+pub use tool::{ToolError, ToolOutput, run_tool};

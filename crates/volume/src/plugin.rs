@@ -1,0 +1,330 @@
+//! The `Plugin` trait, and what an operation is given.
+
+use std::path::Path;
+
+use refloat_mount::{Dir, MountTable, NewMount};
+use refloat_record::{
+    DeviceMount as DeviceMountRecord, FsGroup, PluginName, PodRef, PodVolume, RecordedMount, RelPath, Verbatim,
+};
+
+use crate::{ContentError, Host, Objects, Payload, SpecError, SpecSource, VolumeError, VolumeSpec};
+
+/// How a plugin's volumes can be known again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reconstruction {
+    /// Fully, from the record alone.
+    FromRecord,
+    /// Without a record too, from path and mount table; some fields are lost.
+    FromLayout,
+    /// Without a record its spec is not claimed, yet its mounts are found and unmounted.
+    UnmountOnly,
+}
+
+/// What shows that SetUp was finished.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Presence {
+    /// The recorded mount is in the mount table. SetUp attaches it last.
+    Mount,
+    /// The marker file `plugins/kubernetes.io~empty-dir/<name>/ready` exists, and the recorded mount if there is one.
+    Marker,
+    /// The record itself: nothing is made below the pod's folder.
+    Record,
+}
+
+/// What a plugin can do, as data.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[allow(clippy::struct_excessive_bools)] // each is one independent yes or no
+pub struct Capabilities {
+    /// A controller attaches its volumes.
+    pub attachable: bool,
+    /// It may have a global mount shared by pods (then its unique name is `<plugin>/<volume name>`).
+    pub device_mountable: bool,
+    /// It can present raw block devices.
+    pub block: bool,
+    /// Its content comes from objects and is written anew when they change.
+    pub content: bool,
+    /// SetUp is called once after each start of the manager although the volume is known, to check what the
+    /// mount table cannot show.
+    pub verify: bool,
+    /// How its volumes are known again.
+    pub reconstruction: Reconstruction,
+    /// What shows that SetUp was finished.
+    pub presence: Presence,
+}
+
+/// A volume found without a record: what folder names and the mount table say of it.
+#[derive(Debug, Clone, Copy)]
+pub struct FoundVolume<'a> {
+    /// The folder's name.
+    pub folder: &'a str,
+    /// Its absolute path.
+    pub path: &'a Path,
+    /// The table.
+    pub table: &'a MountTable,
+}
+
+/// A spec rebuilt without a record. Unknown fields are left unknown, never invented.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Rebuilt {
+    /// The `volumes[x]` entry or the `PersistentVolume`, as far as it could be told.
+    pub spec: RebuiltSpec,
+    /// The fields that nobody could tell, as paths (`emptyDir.sizeLimit`).
+    pub lost: Vec<&'static str>,
+}
+
+/// What kind of spec was rebuilt.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum RebuiltSpec {
+    /// A `volumes[x]` entry.
+    Volume(serde_json::Value),
+    /// A `PersistentVolume`.
+    PersistentVolume(serde_json::Value),
+}
+
+/// What MountDevice did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DeviceOutcome {
+    /// The device is mounted at its global path.
+    Mounted,
+    /// This volume has no device of its own (a local volume that is a folder); nothing was done or recorded.
+    NotNeeded,
+}
+
+/// One kind of volume.
+///
+/// A plugin holds no state. Its pure methods (all but the four operations) perform no I/O.
+pub trait Plugin: Send + Sync + std::fmt::Debug {
+    /// Its name, such as `kubernetes.io/empty-dir`.
+    fn name(&self) -> PluginName;
+
+    /// What it can do.
+    fn capabilities(&self) -> Capabilities;
+
+    /// Whether it is the plugin for this source.
+    fn supports(&self, source: &SpecSource) -> bool;
+
+    /// Whether the spec is well-formed; called when the pod is admitted.
+    fn check(&self, spec: &VolumeSpec) -> Result<(), SpecError>;
+
+    /// The plugin's own name for the volume: the second part of the unique name of device-mountable volumes.
+    fn volume_name(&self, spec: &VolumeSpec) -> Result<String, SpecError>;
+
+    /// The volume's folder relative to the node root; none for volumes without one (hostPath).
+    fn path(&self, pod: &PodRef, spec: &VolumeSpec) -> Option<RelPath> {
+        crate::layout::volume_path(&pod.uid, &self.name(), &spec.spec_name).into()
+    }
+
+    /// The host's own path, for volumes that are one (hostPath).
+    fn host_path(&self, spec: &VolumeSpec) -> Option<String> {
+        let _ = spec;
+        None
+    }
+
+    /// The global mount path of a device-mountable volume, relative to the node root.
+    fn device_mount_path(&self, spec: &VolumeSpec) -> Option<RelPath> {
+        let _ = spec;
+        None
+    }
+
+    /// The content that the volume is to have, for plugins with [`Capabilities::content`].
+    fn content(
+        &self,
+        spec: &VolumeSpec,
+        pod: &k8s_openapi::api::core::v1::Pod,
+        pod_ref: &PodRef,
+        objects: &dyn Objects,
+    ) -> Result<Option<Payload>, ContentError> {
+        let _ = (spec, pod, pod_ref, objects);
+        Ok(None)
+    }
+
+    /// Mounts the device at its global path. Called only for device-mountable plugins. Idempotent.
+    fn mount_device(&self, step: MountDevice<'_>) -> Result<DeviceOutcome, VolumeError> {
+        let _ = step;
+        Ok(DeviceOutcome::NotNeeded)
+    }
+
+    /// Makes the volume ready for the pod. Idempotent: called again on a volume that is set up, it changes only
+    /// what is not as it should be.
+    fn set_up(&self, step: SetUp<'_>) -> Result<(), VolumeError>;
+
+    /// Undoes SetUp, object by object; what is already gone is done. The record and the pod's folders are removed
+    /// by the caller; subPath mounts were undone by the caller before.
+    fn tear_down(&self, step: &TearDown<'_>) -> Result<(), VolumeError>;
+
+    /// Undoes MountDevice.
+    fn unmount_device(&self, step: &UnmountDevice<'_>) -> Result<(), VolumeError> {
+        let _ = step;
+        Ok(())
+    }
+
+    /// Rebuilds a spec without a record. `None` where nothing can be told.
+    fn from_layout(&self, found: FoundVolume<'_>) -> Option<Rebuilt> {
+        let _ = found;
+        None
+    }
+}
+
+/// Makes announcements durable: implemented by the executor, which puts the record into the store.
+pub trait Announcer {
+    /// Writes the record with this mount and this provider info. When it returns without an error the record
+    /// survives a power cut.
+    fn announce(&self, mount: Option<RecordedMount>, provider_info: Option<Verbatim>) -> Result<(), VolumeError>;
+}
+
+/// What SetUp is given.
+pub struct SetUp<'a> {
+    /// The node.
+    pub host: &'a Host,
+    /// The pod.
+    pub pod: &'a PodRef,
+    /// The volume.
+    pub spec: &'a VolumeSpec,
+    /// Where it is to be, relative to the node root; none for volumes without a folder.
+    pub path: Option<&'a RelPath>,
+    /// The group for its files.
+    pub fs_group: Option<FsGroup>,
+    /// Its content, for plugins with [`Capabilities::content`].
+    pub content: Option<&'a Payload>,
+    /// The device's record, if MountDevice mounted one.
+    pub device: Option<&'a DeviceMountRecord>,
+    /// The volume's record as it was before this SetUp, if it had one.
+    pub record: Option<&'a PodVolume>,
+    /// Whether the table shows at `path`, on top, the mount of that record.
+    pub mounted: bool,
+    /// Writes the record.
+    pub announcer: &'a dyn Announcer,
+}
+
+/// Proof that the record is durable: what may be seen is done through this.
+pub struct Announced<'a> {
+    /// The node.
+    pub host: &'a Host,
+    /// Where the volume is to be, relative to the node root.
+    pub path: Option<&'a RelPath>,
+}
+
+impl<'a> SetUp<'a> {
+    /// Makes the record durable, with the mount that is about to be attached (none for plain folders). Every
+    /// SetUp calls this once, before anything that can be seen. Writes nothing if the record says so already.
+    pub fn announce(
+        &self,
+        mount: Option<&NewMount>,
+        provider_info: Option<Verbatim>,
+    ) -> Result<Announced<'a>, VolumeError> {
+        let mount =
+            mount.map(recorded).or_else(|| if self.mounted { self.record.and_then(|r| r.mount.clone()) } else { None });
+        self.announcer.announce(mount, provider_info)?;
+        Ok(Announced { host: self.host, path: self.path })
+    }
+}
+
+/// The record's words for a mount that is about to be attached.
+pub(crate) fn recorded(mount: &NewMount) -> RecordedMount {
+    let (fs_type, source, root) = mount.announced();
+    RecordedMount { id: mount.id().map(|id| id.0), fs_type, source, root }
+}
+
+impl Announced<'_> {
+    /// Makes the volume's folder and those above it (0750), the last with `mode`, and opens it.
+    pub fn make_volume_dir(&self, mode: u32) -> Result<Dir, VolumeError> {
+        let _ = mode;
+        todo!()
+    }
+
+    /// Makes the mount visible at the volume's folder.
+    pub fn attach(&self, mount: NewMount, target: &Dir) -> Result<(), VolumeError> {
+        mount.attach(target).map(|_| ()).map_err(VolumeError::Mount)
+    }
+}
+
+/// What MountDevice is given.
+pub struct MountDevice<'a> {
+    /// The node.
+    pub host: &'a Host,
+    /// The volume.
+    pub spec: &'a VolumeSpec,
+    /// The global mount path.
+    pub path: &'a RelPath,
+    /// The device's record as it was before, if it had one.
+    pub record: Option<&'a DeviceMountRecord>,
+    /// Whether the table shows at `path`, on top, the mount of that record.
+    pub mounted: bool,
+    /// Writes the record.
+    pub announcer: &'a dyn DeviceAnnouncer,
+}
+
+/// Makes announcements of devices durable: implemented by the executor.
+pub trait DeviceAnnouncer {
+    /// Writes the record with this device, mount and provider info.
+    fn announce(
+        &self,
+        device: Option<String>,
+        mount: Option<RecordedMount>,
+        provider_info: Option<Verbatim>,
+    ) -> Result<(), VolumeError>;
+}
+
+impl<'a> MountDevice<'a> {
+    /// Makes the record durable. Every MountDevice calls this before anything that can be seen (formatting too).
+    pub fn announce(
+        &self,
+        device: Option<String>,
+        mount: Option<&NewMount>,
+        provider_info: Option<Verbatim>,
+    ) -> Result<Announced<'a>, VolumeError> {
+        self.announcer.announce(device, mount.map(recorded), provider_info)?;
+        Ok(Announced { host: self.host, path: Some(self.path) })
+    }
+}
+
+/// What TearDown is given.
+#[derive(Debug)]
+pub struct TearDown<'a> {
+    /// The node.
+    pub host: &'a Host,
+    /// The record; for a volume found without one, what could be told of it (`trusted` is false then).
+    pub record: &'a PodVolume,
+    /// Whether the record was really read from the store. Without one, no file content is ever deleted.
+    pub trusted: bool,
+}
+
+/// What UnmountDevice is given.
+#[derive(Debug)]
+pub struct UnmountDevice<'a> {
+    /// The node.
+    pub host: &'a Host,
+    /// The record; for a device found without one, what could be told of it.
+    pub record: &'a DeviceMountRecord,
+    /// Whether the record was really read from the store.
+    pub trusted: bool,
+}
+
+/// The plugins of this node.
+#[derive(Debug)]
+pub struct Plugins {
+    list: Vec<Box<dyn Plugin>>,
+}
+
+impl Plugins {
+    /// All plugins that are built in.
+    pub fn builtin() -> Self {
+        Self { list: crate::plugins::all() }
+    }
+
+    /// The plugin with this name.
+    pub fn by_name(&self, name: &PluginName) -> Option<&dyn Plugin> {
+        self.list.iter().find(|p| p.name() == *name).map(AsRef::as_ref)
+    }
+
+    /// The plugin for this source. Exactly one, or an error that names the type.
+    pub fn by_source(&self, source: &SpecSource) -> Result<&dyn Plugin, SpecError> {
+        let _ = source;
+        todo!()
+    }
+
+    /// All of them.
+    pub fn iter(&self) -> impl Iterator<Item = &dyn Plugin> {
+        self.list.iter().map(AsRef::as_ref)
+    }
+}

@@ -1,0 +1,2 @@
+//! Developing Refloat.
+fn main() {}
