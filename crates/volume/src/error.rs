@@ -1,6 +1,10 @@
 //! What can be wrong with a volume, for programs (`code`) and people (`message`, `hint`).
 
+use std::error::Error;
+use std::fmt::Write;
+
 use refloat_mount::{MountError, PathError, RemoveError, UnmountError};
+use rustix::io::Errno;
 use serde::Serialize;
 
 /// Something that needs attention. Printed by `scan`, `explain`, `doctor` and the logs alike.
@@ -89,14 +93,203 @@ pub enum VolumeError {
         #[source]
         source: std::io::Error,
     },
+    /// Files of the volume could not be given to the pod's fsGroup; all others were.
+    #[error("cannot give {failed} of the volume's files to the group {gid}, the first of them {}", .path.display())]
+    FsGroup {
+        /// The group.
+        gid: u32,
+        /// How many files.
+        failed: usize,
+        /// The first of them.
+        path: std::path::PathBuf,
+        /// What the system said to that one.
+        #[source]
+        source: std::io::Error,
+    },
     /// The world is not as this volume needs it; a person has to look. Carries a stable code and a hint.
     #[error("{}", .0.message)]
     Refused(Problem),
 }
 
 impl VolumeError {
-    /// What to show a person.
+    /// What to show a person: the whole chain of causes as one message, a code that is stable, and what to do.
+    ///
+    /// What the system said, where it says something that a person can act on (disk full, read-only, not permitted),
+    /// decides the code before what was being done does.
     pub fn problem(&self) -> Problem {
-        todo!()
+        if let Self::Refused(problem) = self {
+            return problem.clone();
+        }
+        let (code, hint) = self.system_says().unwrap_or_else(|| self.own_words());
+        Problem::new(code, error_chain(self), hint)
+    }
+
+    /// Code and hint by what the system said.
+    fn system_says(&self) -> Option<(&'static str, &'static str)> {
+        // A tool that is not there, and the refusals of the mount crate, have better words of their own.
+        if matches!(self, Self::Tool(_)) {
+            return None;
+        }
+        match system_error(self)? {
+            Errno::NOSPC | Errno::DQUOT => Some((
+                "DiskFull",
+                "Free space or inodes on the file system that the path is on; the operation is retried.",
+            )),
+            Errno::ROFS => Some((
+                "ReadOnlyFileSystem",
+                "The file system that the path is on is read-only: look for errors of its device in the kernel log, \
+                 repair it and remount it read-write.",
+            )),
+            Errno::ACCESS | Errno::PERM => Some((
+                "NotPermitted",
+                "Run as root with CAP_SYS_ADMIN, CAP_CHOWN and CAP_DAC_OVERRIDE; look for a security module (SELinux, \
+                 AppArmor) or an immutable file (lsattr) that forbids it.",
+            )),
+            Errno::NODEV if matches!(self, Self::Mount(_)) => Some((
+                "UnknownFileSystem",
+                "The kernel does not know this file system type: load its module (modprobe) or install it.",
+            )),
+            Errno::MFILE | Errno::NFILE | Errno::NOMEM => Some((
+                "OutOfResources",
+                "The process or the machine is out of open files or memory; raise the limit or free some. The \
+                 operation is retried.",
+            )),
+            Errno::IO | Errno::NOTCONN | Errno::STALE | Errno::HOSTDOWN | Errno::TIMEDOUT => Some((
+                "DeviceOrServerFailed",
+                "The device, server or FUSE daemon behind the path does not answer as it should: look into the kernel \
+                 log.",
+            )),
+            _ => None,
+        }
+    }
+
+    /// Code and hint by what was being done.
+    fn own_words(&self) -> (&'static str, &'static str) {
+        match self {
+            Self::Record(_) => (
+                "RecordNotWritten",
+                "Nothing is started without its record. Make the state folder writable; the operation is retried.",
+            ),
+            Self::Path(error) => path_words(error),
+            Self::Mount(error) => match Errno::from_io_error(&error.source) {
+                Some(Errno::NOENT | Errno::NOTBLK | Errno::NXIO) => (
+                    "MountSourceMissing",
+                    "What is to be mounted is not there: check the device or path of the volume.",
+                ),
+                Some(Errno::BUSY) => (
+                    "MountBusy",
+                    "The device or the mount point is in use by another mount: look for it with `findmnt`.",
+                ),
+                Some(Errno::INVAL) => (
+                    "MountRefused",
+                    "The kernel refuses this mount: check file system type and mount options, and whether the device \
+                     has that file system.",
+                ),
+                _ => ("MountFailed", "Look into the kernel log for what the mount call met."),
+            },
+            Self::Unmount(UnmountError::Busy { .. }) => (
+                "UnmountBusy",
+                "Something still uses the mount: `fuser -vm PATH` or `lsof +f -- PATH` tell what. It is retried.",
+            ),
+            Self::Unmount(UnmountError::OtherMount { .. }) => (
+                "OtherMount",
+                "Somebody else mounted there. Neither that mount nor what lies under it is touched: unmount it by hand \
+                 if it is not needed.",
+            ),
+            Self::Unmount(UnmountError::StillMounted { .. }) => (
+                "StillMounted",
+                "The unmount was answered with success but did not happen; it is retried. Look for something that mounts \
+                 it again.",
+            ),
+            Self::Unmount(UnmountError::Path(error)) | Self::Remove(RemoveError::Path(error)) => path_words(error),
+            Self::Unmount(UnmountError::Table(_)) | Self::Table(_) => {
+                ("MountTableUnreadable", "Check that /proc is mounted; nothing is unmounted without the table.")
+            }
+            Self::Unmount(_) => ("UnmountFailed", "Look into the kernel log; it is retried."),
+            Self::Remove(RemoveError::Mounts { .. }) => (
+                "MountsInside",
+                "Nothing is deleted through a mount. Unmount what is mounted inside; it is then removed.",
+            ),
+            Self::Remove(RemoveError::NotEmpty { .. }) => (
+                "DataLeft",
+                "The folder has files that this program did not write, so they are kept: save or delete them, then remove \
+                 the folder.",
+            ),
+            Self::Remove(_) => ("RemoveFailed", "Look at the path's owner, attributes and file system."),
+            Self::Tool(crate::ToolError::Start { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => {
+                ("ToolMissing", "Install the tool, or put it into the PATH of this program.")
+            }
+            Self::Tool(crate::ToolError::Deadline { .. }) => {
+                ("ToolTimeout", "The tool was killed. Look for a device or server that does not answer; it is retried.")
+            }
+            Self::Tool(_) => ("ToolFailed", "Run the tool by hand with the same arguments to see what it meets."),
+            Self::FsGroup { .. } => (
+                "FsGroupFailed",
+                "The other files have the group. Check that the file system can change owners; it is retried.",
+            ),
+            Self::Io { source, .. } => match Errno::from_io_error(source) {
+                Some(Errno::NOENT) => (
+                    "PathMissing",
+                    "Something that the volume needs is not there, or was removed meanwhile. It is retried.",
+                ),
+                Some(Errno::LOOP) => (
+                    "PathHasSymlink",
+                    "A symlink stands where none is followed. Find out who put it there, and remove it.",
+                ),
+                Some(Errno::XDEV) => (
+                    "PathHasMount",
+                    "A mount point is on the way and is not crossed. Unmount it if it does not belong there.",
+                ),
+                _ => ("SystemError", "Look at the path named in the message and into the kernel log. It is retried."),
+            },
+            Self::Refused(_) => ("Refused", "See the message."),
+        }
     }
 }
+
+fn path_words(error: &PathError) -> (&'static str, &'static str) {
+    match error {
+        PathError::Escapes { .. } => (
+            "PathEscapes",
+            "A name in a spec or record would leave the node root. Nothing is done with it; correct it.",
+        ),
+        PathError::Symlink { .. } => {
+            ("PathHasSymlink", "A symlink stands where none is followed. Find out who put it there, and remove it.")
+        }
+        PathError::Mount { .. } => {
+            ("PathHasMount", "A mount point is on the way and is not crossed. Unmount it if it does not belong there.")
+        }
+        PathError::NotAFolder { .. } => {
+            ("NotAFolder", "Something else stands where a folder is needed. Look what it is, and move it away.")
+        }
+        _ => ("PathUnusable", "Look at the path named in the message."),
+    }
+}
+
+/// The error and its causes, outermost first.
+fn chain<'e>(error: &'e (dyn Error + 'static)) -> impl Iterator<Item = &'e (dyn Error + 'static)> {
+    let mut next = Some(error);
+    std::iter::from_fn(move || {
+        let error = next?;
+        next = error.source();
+        Some(error)
+    })
+}
+
+/// The first error of the system in the chain.
+fn system_error(error: &(dyn Error + 'static)) -> Option<Errno> {
+    chain(error).find_map(|e| Errno::from_io_error(e.downcast_ref()?))
+}
+
+/// An error with all its causes as one line: `cannot mount: cannot attach /x: permission denied`.
+pub fn error_chain(error: &(dyn Error + 'static)) -> String {
+    let mut text = error.to_string();
+    for cause in chain(error).skip(1) {
+        // Writing into a String cannot fail.
+        let _ = write!(text, ": {cause}");
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests;

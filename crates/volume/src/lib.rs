@@ -21,7 +21,7 @@ mod tear_down;
 mod tool;
 
 pub use atomic_writer::{WriteOutcome, clear as clear_payload, write as write_payload};
-pub use error::{Problem, SpecError, VolumeError};
+pub use error::{Problem, SpecError, VolumeError, error_chain};
 pub use fs_group::apply as apply_fs_group;
 pub use host::Host;
 pub use object::{Lookup, Object, Objects};

@@ -1,6 +1,22 @@
 //! Runs an external tool (mkfs, fsck, blkid) with a deadline and bounded output.
 
-use std::time::Duration;
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::Read;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open};
+
+/// The most that is kept of each output stream, in bytes. The rest is read, so that the tool does not block on a
+/// full pipe, and dropped: what a tool has to say about one device fits many times.
+const MAX_OUTPUT: usize = 64 << 10;
+
+/// Where tools are looked for beyond the manager's own `PATH`: a service's `PATH` often lacks the `sbin` folders.
+const SYSTEM_PATH: &str = "/usr/sbin:/usr/bin:/sbin:/bin";
 
 /// What a tool did.
 #[derive(Debug, Clone)]
@@ -11,6 +27,18 @@ pub struct ToolOutput {
     pub stdout: Vec<u8>,
     /// Its standard error, at most 64 KiB of it.
     pub stderr: Vec<u8>,
+}
+
+impl ToolOutput {
+    /// The output of a tool that ended with 0; any other end is [`ToolError::Failed`] with what it said.
+    pub fn success(self, program: &str) -> Result<Self, ToolError> {
+        if self.code == Some(0) {
+            return Ok(self);
+        }
+        let said = if self.stderr.iter().all(u8::is_ascii_whitespace) { &self.stdout } else { &self.stderr };
+        let stderr = String::from_utf8_lossy(said).trim().to_owned();
+        Err(ToolError::Failed { program: program.to_owned(), code: self.code, stderr })
+    }
 }
 
 /// Why a tool gave no answer.
@@ -35,19 +63,139 @@ pub enum ToolError {
         deadline: Duration,
     },
     /// It said no.
-    #[error("{program} failed with {code:?}: {stderr}")]
+    #[error("{program} failed ({}): {stderr}", .code.map_or_else(|| "ended by a signal".to_owned(), |c| format!("exit code {c}")))]
     Failed {
         /// The program.
         program: String,
-        /// Its exit code.
+        /// Its exit code; none if a signal ended it.
         code: Option<i32>,
         /// What it said.
         stderr: String,
     },
 }
 
-/// Runs the tool in a process group of its own, without standard input.
+/// Runs the tool in a process group of its own, in the C locale, without standard input and without a shell.
+///
+/// Any exit code is an answer ([`ToolOutput::success`] makes an error of all but 0): `blkid` and `fsck` say things
+/// with theirs. What the tool itself left running is not waited for, even if it holds the output open.
+///
+/// # Errors
+/// [`ToolError::Start`] if it cannot be started or waited for, [`ToolError::Deadline`] if it was killed.
 pub fn run_tool(program: &str, args: &[&std::ffi::OsStr], deadline: Duration) -> Result<ToolOutput, ToolError> {
-    let _ = (program, args, deadline);
-    todo!()
+    let start_error = |source: std::io::Error| ToolError::Start { program: program.to_owned(), source };
+    let mut path = std::env::var_os("PATH").unwrap_or_default();
+    if !path.is_empty() {
+        path.push(":");
+    }
+    path.push(OsString::from(SYSTEM_PATH));
+
+    let until = Instant::now().checked_add(deadline);
+    let mut child = Command::new(program)
+        .args(args)
+        .env("LC_ALL", "C")
+        .env("PATH", path)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .process_group(0)
+        .spawn()
+        .map_err(start_error)?;
+    match attend(&mut child, until) {
+        Ok(Some(output)) => Ok(output),
+        Ok(None) => {
+            kill_group(&mut child);
+            Err(ToolError::Deadline { program: program.to_owned(), deadline })
+        }
+        Err(source) => {
+            kill_group(&mut child);
+            Err(start_error(source))
+        }
+    }
 }
+
+/// Kills the child's process group and collects the child. It has not been waited for, so its id, which is the
+/// group's, cannot have been given to anybody else.
+fn kill_group(child: &mut Child) {
+    if let Err(error) = kill_process_group(Pid::from_child(child), Signal::KILL) {
+        tracing::warn!(%error, pid = child.id(), "cannot kill a tool's process group");
+        return; // waiting could take for ever
+    }
+    // A process in uninterruptible sleep dies only when its device answers; the operation that called must not
+    // hang with it.
+    let patience = Instant::now() + Duration::from_secs(1);
+    while matches!(child.try_wait(), Ok(None)) && Instant::now() < patience {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Reads the child's output until it ends; none if `until` comes first.
+fn attend(child: &mut Child, until: Option<Instant>) -> std::io::Result<Option<ToolOutput>> {
+    let pidfd = pidfd_open(Pid::from_child(child), PidfdFlags::empty())?;
+    let mut streams =
+        [Stream::new(child.stdout.take().map(OwnedFd::from))?, Stream::new(child.stderr.take().map(OwnedFd::from))?];
+    loop {
+        let mut fds = vec![PollFd::new(&pidfd, PollFlags::IN)];
+        fds.extend(streams.iter().filter_map(Stream::fd).map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
+        let left = until.map(|u| u.saturating_duration_since(Instant::now()));
+        let timeout = left.and_then(|left| Timespec::try_from(left).ok());
+        match poll(&mut fds, timeout.as_ref()) {
+            Ok(0) if left.is_some() => return Ok(None),
+            Ok(_) => {}
+            Err(rustix::io::Errno::INTR) => continue,
+            Err(error) => return Err(error.into()),
+        }
+        let ended = !fds[0].revents().is_empty();
+        drop(fds);
+        for stream in &mut streams {
+            stream.drain()?;
+        }
+        if ended {
+            // All that it wrote was in the pipes before it ended, and has just been read.
+            let status = child.wait()?;
+            let [out, err] = streams;
+            return Ok(Some(ToolOutput { code: status.code(), stdout: out.kept, stderr: err.kept }));
+        }
+    }
+}
+
+/// One output stream of a tool.
+struct Stream {
+    pipe: Option<File>,
+    kept: Vec<u8>,
+}
+
+impl Stream {
+    fn new(pipe: Option<OwnedFd>) -> std::io::Result<Self> {
+        if let Some(pipe) = &pipe {
+            rustix::io::ioctl_fionbio(pipe, true)?;
+        }
+        Ok(Self { pipe: pipe.map(File::from), kept: Vec::new() })
+    }
+
+    fn fd(&self) -> Option<BorrowedFd<'_>> {
+        self.pipe.as_ref().map(AsFd::as_fd)
+    }
+
+    /// Reads what is there without waiting.
+    fn drain(&mut self) -> std::io::Result<()> {
+        let mut buffer = [0; 8192];
+        // Bounded, so that a tool which never stops writing cannot keep the deadline from being looked at.
+        for _ in 0..64 {
+            let Some(pipe) = &mut self.pipe else { return Ok(()) };
+            match pipe.read(&mut buffer) {
+                Ok(0) => self.pipe = None,
+                Ok(n) => {
+                    let room = MAX_OUTPUT.saturating_sub(self.kept.len());
+                    self.kept.extend_from_slice(&buffer[..n.min(room)]);
+                }
+                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return Ok(()),
+                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,85 @@
+use std::ffi::OsStr;
+
+use super::*;
+
+fn sh(script: &str, deadline: Duration) -> Result<ToolOutput, ToolError> {
+    run_tool("sh", &[OsStr::new("-c"), OsStr::new(script)], deadline)
+}
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+#[test]
+fn output_and_exit_code_come_back() {
+    let output = sh("echo out; echo err >&2; exit 3", PATIENCE).unwrap();
+    assert_eq!((output.code, &*output.stdout, &*output.stderr), (Some(3), &b"out\n"[..], &b"err\n"[..]));
+    let error = output.success("sh").unwrap_err();
+    assert_eq!(error.to_string(), "sh failed (exit code 3): err");
+}
+
+#[test]
+fn the_locale_is_c_and_there_is_no_input() {
+    let output = sh("echo $LC_ALL; cat; echo end", PATIENCE).unwrap();
+    assert_eq!(output.stdout, b"C\nend\n");
+}
+
+#[test]
+fn arguments_are_not_read_by_a_shell() {
+    let output = run_tool("printf", &[OsStr::new("%s"), OsStr::new("$(id); *")], PATIENCE).unwrap();
+    assert_eq!(output.stdout, b"$(id); *");
+}
+
+#[test]
+fn a_missing_tool_is_named() {
+    let error = run_tool("refloat-no-such-tool", &[], PATIENCE).unwrap_err();
+    assert_eq!(error.to_string(), "cannot run refloat-no-such-tool");
+    assert!(matches!(error, ToolError::Start { source, .. } if source.kind() == std::io::ErrorKind::NotFound));
+}
+
+#[test]
+fn much_output_is_cut_and_does_not_block_the_tool() {
+    let output = sh("head -c 1000000 /dev/zero; head -c 300000 /dev/zero >&2", PATIENCE).unwrap();
+    assert_eq!((output.code, output.stdout.len(), output.stderr.len()), (Some(0), MAX_OUTPUT, MAX_OUTPUT));
+}
+
+#[test]
+fn a_signal_is_no_exit_code() {
+    assert_eq!(sh("kill -TERM $$", PATIENCE).unwrap().code, None);
+}
+
+#[test]
+fn the_deadline_kills_grandchildren_too() {
+    let folder = tempfile::tempdir().unwrap();
+    let pid_file = folder.path().join("pid");
+    let script = format!("sleep 1000 & echo $! > {}; wait", pid_file.display());
+    let start = Instant::now();
+    let error = sh(&script, Duration::from_millis(500)).unwrap_err();
+    assert!(matches!(error, ToolError::Deadline { .. }), "{error}");
+    assert!(start.elapsed() < Duration::from_secs(10));
+    let pid: i32 = std::fs::read_to_string(pid_file).unwrap().trim().parse().unwrap();
+    // The grandchild is init's now, or a zombie that nobody has collected yet; it does not run.
+    let patience = Instant::now() + PATIENCE;
+    loop {
+        match std::fs::read_to_string(format!("/proc/{pid}/stat")) {
+            Err(_) => break,
+            Ok(stat) if stat.rsplit(')').next().is_some_and(|rest| rest.trim_start().starts_with(['Z', 'X'])) => break,
+            Ok(stat) => assert!(Instant::now() < patience, "still there: {stat}"),
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn a_grandchild_that_holds_the_output_open_is_not_waited_for() {
+    let start = Instant::now();
+    let output = sh("sleep 30 & echo $!; exit 0", PATIENCE).unwrap();
+    assert!(start.elapsed() < Duration::from_secs(10));
+    assert_eq!(output.code, Some(0));
+    let pid: i32 = String::from_utf8(output.stdout).unwrap().trim().parse().unwrap();
+    rustix::process::kill_process(Pid::from_raw(pid).unwrap(), Signal::KILL).unwrap();
+}
+
+#[test]
+fn a_tool_that_writes_without_end_meets_its_deadline() {
+    let error = sh("yes", Duration::from_millis(300)).unwrap_err();
+    assert!(matches!(error, ToolError::Deadline { .. }), "{error}");
+}
