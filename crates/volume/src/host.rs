@@ -1,10 +1,11 @@
 //! What plugins may use of the node.
 
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use refloat_mount::{Kernel, MountTable, NodeRoot, TableError, TableReader};
-use refloat_record::BootId;
+use refloat_record::{BootId, RecordedMount, RelPath};
 
 /// The node as plugins see it: its root, its mount calls, its table. One for the life of the manager, shared by
 /// all operations.
@@ -26,5 +27,19 @@ impl Host {
     /// The mount table now.
     pub fn mount_table(&self) -> Result<Arc<MountTable>, TableError> {
         self.table.lock().unwrap_or_else(std::sync::PoisonError::into_inner).read()
+    }
+
+    /// The absolute path of what lies below the root, as the mount table spells it.
+    pub fn absolute(&self, path: &RelPath) -> PathBuf {
+        path.below(self.root.path())
+    }
+
+    /// The record's mount, for comparing with the table: an id from another boot says nothing and is left out.
+    pub fn announced_mount(&self, mount: Option<&RecordedMount>, boot: &BootId) -> Option<RecordedMount> {
+        let mut mount = mount?.clone();
+        if *boot != self.boot_id {
+            mount.id = None;
+        }
+        Some(mount)
     }
 }

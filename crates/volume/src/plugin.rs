@@ -7,7 +7,7 @@ use refloat_record::{
     DeviceMount as DeviceMountRecord, FsGroup, PluginName, PodRef, PodVolume, RecordedMount, RelPath, Verbatim,
 };
 
-use crate::{ContentError, Host, Objects, Payload, SpecError, SpecSource, VolumeError, VolumeSpec};
+use crate::{ContentError, Host, Objects, Payload, Problem, SpecError, SpecSource, VolumeError, VolumeSpec};
 
 /// How a plugin's volumes can be known again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -227,9 +227,20 @@ pub(crate) fn recorded(mount: &NewMount) -> RecordedMount {
 
 impl Announced<'_> {
     /// Makes the volume's folder and those above it (0750), the last with `mode`, and opens it.
+    ///
+    /// A folder that exists keeps its mode.
     pub fn make_volume_dir(&self, mode: u32) -> Result<Dir, VolumeError> {
-        let _ = mode;
-        todo!()
+        let Some(path) = self.path else {
+            return Err(VolumeError::Refused(Problem::new(
+                "NoFolder",
+                "this kind of volume has no folder of its own, yet one was to be made",
+                "this is a fault in Refloat; please report it",
+            )));
+        };
+        if let Some(parent) = path.as_path().parent().filter(|p| !p.as_os_str().is_empty()) {
+            self.host.root.make_dirs(parent, 0o750).map_err(VolumeError::Path)?;
+        }
+        self.host.root.make_dirs(path.as_path(), mode).map_err(VolumeError::Path)
     }
 
     /// Makes the mount visible at the volume's folder.
@@ -266,14 +277,19 @@ pub trait DeviceAnnouncer {
 }
 
 impl<'a> MountDevice<'a> {
-    /// Makes the record durable. Every MountDevice calls this before anything that can be seen (formatting too).
+    /// Makes the record durable. Every MountDevice calls this before anything that can be seen (formatting too), and
+    /// again when it knows more. What is `None` stays as it was while the device is mounted.
     pub fn announce(
         &self,
         device: Option<String>,
         mount: Option<&NewMount>,
         provider_info: Option<Verbatim>,
     ) -> Result<Announced<'a>, VolumeError> {
-        self.announcer.announce(device, mount.map(recorded), provider_info)?;
+        let before = if self.mounted { self.record } else { None };
+        let mount = mount.map(recorded).or_else(|| before.and_then(|r| r.mount.clone()));
+        let device = device.or_else(|| before.and_then(|r| r.device.clone()));
+        let provider_info = provider_info.or_else(|| before.and_then(|r| r.provider_info.clone()));
+        self.announcer.announce(device, mount, provider_info)?;
         Ok(Announced { host: self.host, path: Some(self.path) })
     }
 }
@@ -319,12 +335,58 @@ impl Plugins {
 
     /// The plugin for this source. Exactly one, or an error that names the type.
     pub fn by_source(&self, source: &SpecSource) -> Result<&dyn Plugin, SpecError> {
-        let _ = source;
-        todo!()
+        let mut fitting = self.iter().filter(|p| p.supports(source));
+        let volume = || source.volume().typed.name.clone();
+        match (fitting.next(), fitting.next()) {
+            (Some(plugin), None) => Ok(plugin),
+            (None, _) => Err(SpecError::UnknownType { volume: volume(), type_name: type_name(source) }),
+            (Some(one), Some(other)) => Err(SpecError::Field {
+                volume: volume(),
+                field: match source {
+                    SpecSource::Inline { .. } => "volumes[]".into(),
+                    SpecSource::Persistent { .. } => "persistentVolume.spec".into(),
+                },
+                why: format!("has more than one type ({} and {})", one.name(), other.name()),
+            }),
+        }
     }
 
     /// All of them.
     pub fn iter(&self) -> impl Iterator<Item = &dyn Plugin> {
         self.list.iter().map(AsRef::as_ref)
+    }
+}
+
+/// The fields of a `PersistentVolume`'s spec that are not its type.
+///
+/// # Source
+/// `PersistentVolumeSpec` of the Kubernetes core API v1.36.
+const NOT_A_TYPE: [&str; 9] = [
+    "capacity",
+    "accessModes",
+    "claimRef",
+    "persistentVolumeReclaimPolicy",
+    "storageClassName",
+    "mountOptions",
+    "volumeMode",
+    "nodeAffinity",
+    "volumeAttributesClassName",
+];
+
+/// The field that says what type of volume this is: taken from the JSON as it came, so that also a type is named that
+/// this program has never heard of.
+fn type_name(source: &SpecSource) -> String {
+    type Fields = serde_json::Map<String, serde_json::Value>;
+    let first = |fields: Option<&Fields>, not: &[&str]| {
+        fields
+            .and_then(|f| f.iter().find(|(key, value)| !value.is_null() && !not.contains(&key.as_str())))
+            .map_or_else(|| "none".to_owned(), |(key, _)| key.clone())
+    };
+    match source {
+        SpecSource::Inline { volume } => first(volume.raw.parse::<Fields>().ok().as_ref(), &["name"]),
+        SpecSource::Persistent { persistent_volume, .. } => {
+            let whole: Option<Fields> = persistent_volume.raw.parse().ok();
+            first(whole.as_ref().and_then(|w| w.get("spec")).and_then(serde_json::Value::as_object), &NOT_A_TYPE)
+        }
     }
 }

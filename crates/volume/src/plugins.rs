@@ -1,8 +1,35 @@
 //! The plugins, one module each.
 
+pub mod empty_dir;
+pub mod host_path;
+pub mod local;
+mod marker;
+mod tmpfs;
+
+pub use marker::Marker;
+pub use tmpfs::new_tmpfs;
+
 use crate::Plugin;
 
 /// All plugins that are built in.
 pub(crate) fn all() -> Vec<Box<dyn Plugin>> {
-    vec![]
+    vec![Box::new(empty_dir::EmptyDir), Box::new(host_path::HostPath), Box::new(local::Local)]
+}
+
+/// What is wrong with a path of the host that a volume names, if anything.
+///
+/// # Source
+/// `validatePathNoBacksteps` of Kubernetes: no element may be `..`.
+pub(crate) fn wrong_host_path(path: &str) -> Option<String> {
+    if path.is_empty() {
+        Some("is missing".into())
+    } else if !path.starts_with('/') {
+        Some(format!("is {path:?}, which is not absolute"))
+    } else if path.split('/').any(|part| part == "..") {
+        Some(format!("is {path:?}; \"..\" is not allowed in it"))
+    } else if path.contains('\0') {
+        Some("holds a NUL byte".into())
+    } else {
+        None
+    }
 }

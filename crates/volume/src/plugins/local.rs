@@ -1,0 +1,381 @@
+//! `local`: a persistent volume that is a folder or a block device of this node.
+//!
+//! | `spec.local.path` is | MountDevice | SetUp |
+//! | --- | --- | --- |
+//! | a folder | nothing | binds the folder to the pod's folder |
+//! | a block device | checks it, makes a file system if it is truly blank, mounts it at `plugins/kubernetes.io/local-volume/mounts/<pv>` | binds that mount's root to the pod's folder |
+//!
+//! The path is the host's own, so symlinks in it are followed (`/dev/disk/by-id/…`). A device's mount is shared by all
+//! pods that use the volume. TearDown is a plain unmount and an rmdir; the volume's data is never deleted.
+//!
+//! The kubelet cannot rebuild a folder-backed local volume after a restart (its spec has no path then). Without a
+//! record the path is told here from the mount table: the root of the pod's mount, below the place where
+//! the same file system is mounted, if there is exactly one such place.
+//!
+//! # Source
+//! `pkg/volume/local`, `mount-utils` `SafeFormatAndMount` of Kubernetes v1.36.
+
+mod blank;
+mod device;
+mod identity;
+#[cfg(test)]
+mod tests;
+
+use std::ffi::OsStr;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use k8s_openapi::api::core::v1::LocalVolumeSource;
+use refloat_mount::{BindOptions, Device, MountTable, NewMount};
+use refloat_record::{PluginName, RelPath, VolumeMode};
+use rustix::fs::{FileType, Mode, OFlags};
+use rustix::io::Errno;
+
+use crate::tear_down::{is_own, living_root, other_mount};
+use crate::{
+    Capabilities, DeviceOutcome, FoundVolume, MountDevice, Plugin, Presence, Problem, Rebuilt, RebuiltSpec,
+    Reconstruction, SetUp, SpecError, SpecSource, TearDown, UnmountDevice, VolumeError, VolumeSpec,
+};
+
+/// The plugin `kubernetes.io/local-volume`.
+#[derive(Debug, Clone, Copy)]
+pub struct Local;
+
+/// Where devices are mounted, relative to the node root.
+const GLOBAL_MOUNTS: &str = "plugins/kubernetes.io/local-volume/mounts";
+
+fn source(spec: &SpecSource) -> Option<&LocalVolumeSource> {
+    spec.persistent_volume()?.typed.spec.as_ref()?.local.as_ref()
+}
+
+fn checked(spec: &VolumeSpec) -> Result<&LocalVolumeSource, SpecError> {
+    let field = |field: &str, why: String| SpecError::Field {
+        volume: spec.spec_name.to_string(),
+        field: format!("spec.{field}"),
+        why,
+    };
+    let local = source(&spec.source).ok_or_else(|| field("local", "is missing".into()))?;
+    if let Some(why) = super::wrong_host_path(&local.path) {
+        return Err(field("local.path", why));
+    }
+    if spec.mode == VolumeMode::Block {
+        return Err(field(
+            "volumeMode",
+            "is Block, which local volumes do not support yet (BlockModeNotSupported)".into(),
+        ));
+    }
+    if let Some(fs_type) = &local.fs_type
+        && !fs_type.chars().all(|c| c.is_ascii_alphanumeric() || "._-".contains(c))
+    {
+        return Err(field("local.fsType", format!("is {fs_type:?}, which is no name of a file system")));
+    }
+    Ok(local)
+}
+
+fn spec_refused(error: &SpecError) -> VolumeError {
+    VolumeError::Refused(Problem::new("BadSpec", error.to_string(), "correct the PersistentVolume"))
+}
+
+impl Plugin for Local {
+    fn name(&self) -> PluginName {
+        PluginName::new("kubernetes.io/local-volume").expect("a constant name")
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
+            attachable: false,
+            device_mountable: true,
+            block: false,
+            content: false,
+            verify: false,
+            reconstruction: Reconstruction::FromLayout,
+            presence: Presence::Mount,
+        }
+    }
+
+    fn supports(&self, spec: &SpecSource) -> bool {
+        source(spec).is_some()
+    }
+
+    fn check(&self, spec: &VolumeSpec) -> Result<(), SpecError> {
+        checked(spec).map(drop)
+    }
+
+    fn volume_name(&self, spec: &VolumeSpec) -> Result<String, SpecError> {
+        Ok(spec.spec_name.to_string())
+    }
+
+    fn device_mount_path(&self, spec: &VolumeSpec) -> Option<RelPath> {
+        RelPath::new(format!("{GLOBAL_MOUNTS}/{}", spec.spec_name)).ok()
+    }
+
+    fn mount_device(&self, step: MountDevice<'_>) -> Result<DeviceOutcome, VolumeError> {
+        let local = checked(step.spec).map_err(|e| spec_refused(&e))?;
+        if step.mounted {
+            step.announce(None, None, None)?;
+            return Ok(DeviceOutcome::Mounted);
+        }
+        let table = step.host.mount_table().map_err(VolumeError::Table)?;
+        let absolute = step.host.absolute(step.path);
+        if let Some(found) = table.at(&absolute) {
+            return Err(VolumeError::Refused(other_mount(&absolute, found)));
+        }
+        let (fd, kind) = open(&local.path)?;
+        match kind {
+            FileType::Directory if step.record.is_none() => Ok(DeviceOutcome::NotNeeded),
+            FileType::Directory => Err(refused(
+                "OtherDevice",
+                &local.path,
+                "it was a device when it was last mounted, and now it is a folder".into(),
+                "the device may be missing: see whether the path should be a symlink to it",
+            )),
+            FileType::BlockDevice => device::mount(&step, local, &fd).map(|()| DeviceOutcome::Mounted),
+            _ => Err(neither(&local.path)),
+        }
+    }
+
+    fn set_up(&self, step: SetUp<'_>) -> Result<(), VolumeError> {
+        let local = checked(step.spec).map_err(|e| spec_refused(&e))?;
+        if step.mounted {
+            // The group was given before it was attached.
+            return step.announce(None, None).map(drop);
+        }
+        let path = step.path.ok_or_else(no_folder)?;
+        let table = step.host.mount_table().map_err(VolumeError::Table)?;
+        let absolute = step.host.absolute(path);
+        if let Some(found) = table.at(&absolute) {
+            return Err(VolumeError::Refused(other_mount(&absolute, found)));
+        }
+        let (fd, shown) = bind_source(&step, local, &table)?;
+        let options = BindOptions {
+            read_only: step.spec.read_only || step.spec.mount_options.iter().any(|o| o == "ro"),
+            ..BindOptions::default()
+        };
+        let mount = NewMount::bind(step.host.kernel, fd.as_fd(), &shown, &options).map_err(VolumeError::Mount)?;
+        let announced = step.announce(Some(&mount), None)?;
+        if let Some(group) = step.fs_group
+            && !options.read_only
+        {
+            share(&step, &fd, &shown, group, &mount.announced().2, &table)?;
+        }
+        let dir = announced.make_volume_dir(0o750)?;
+        announced.attach(mount, &dir)
+    }
+
+    fn tear_down(&self, step: &TearDown<'_>) -> Result<(), VolumeError> {
+        let path = step.record.path.as_ref().ok_or_else(no_folder)?;
+        crate::unmount_nested(step.host, path)?;
+        let expected = step.host.announced_mount(step.record.mount.as_ref(), &step.record.boot_id);
+        crate::unmount_own_layers(step.host, path, expected.as_ref())?;
+        crate::remove_volume_dir(step.host, path, false)
+    }
+
+    fn unmount_device(&self, step: &UnmountDevice<'_>) -> Result<(), VolumeError> {
+        let path = &step.record.device_mount_path;
+        let table = step.host.mount_table().map_err(VolumeError::Table)?;
+        let absolute = step.host.absolute(path);
+        if let Some(user) =
+            table.at(&absolute).and_then(|m| pod_mount(&table, m.device(), m.root(), step.host.root.path()))
+        {
+            return Err(VolumeError::Refused(Problem::new(
+                "DeviceInUse",
+                format!("{} is still mounted for a pod at {}", absolute.display(), user.display()),
+                "it is unmounted when the last pod that uses it is gone",
+            )));
+        }
+        let expected = step.host.announced_mount(step.record.mount.as_ref(), &step.record.boot_id);
+        crate::unmount_own_layers(step.host, path, expected.as_ref())?;
+        crate::remove_volume_dir(step.host, path, false)
+    }
+
+    fn from_layout(&self, found: FoundVolume<'_>) -> Option<Rebuilt> {
+        let mut lost = vec![
+            "spec.accessModes",
+            "spec.capacity",
+            "spec.claimRef",
+            "spec.mountOptions",
+            "spec.nodeAffinity",
+            "spec.persistentVolumeReclaimPolicy",
+            "spec.storageClassName",
+        ];
+        let mut local = serde_json::Map::new();
+        match local_path(found).and_then(|path| path.into_os_string().into_string().ok()) {
+            Some(path) => {
+                local.insert("path".into(), path.into());
+            }
+            None => lost.push("spec.local.path"),
+        }
+        if is_of_device(found) {
+            lost.push("spec.local.fsType");
+        }
+        let spec = serde_json::json!({
+            "apiVersion": "v1",
+            "kind": "PersistentVolume",
+            "metadata": { "name": found.folder },
+            "spec": { "local": local, "volumeMode": "Filesystem" },
+        });
+        Some(Rebuilt { spec: RebuiltSpec::PersistentVolume(spec), lost })
+    }
+}
+
+/// What is to be bound: the root of the device's mount, or the folder.
+fn bind_source(
+    step: &SetUp<'_>,
+    local: &LocalVolumeSource,
+    table: &MountTable,
+) -> Result<(OwnedFd, PathBuf), VolumeError> {
+    if let Some(device) = step.device {
+        let absolute = step.host.absolute(&device.device_mount_path);
+        let expected = step.host.announced_mount(device.mount.as_ref(), &device.boot_id);
+        match (table.at(&absolute), &expected) {
+            (Some(top), Some(expected)) if is_own(top, expected) => {}
+            (Some(top), _) => return Err(VolumeError::Refused(other_mount(&absolute, top))),
+            (None, _) => return Err(device_missing(&local.path)),
+        }
+        let dir = step.host.root.open_dir_in_mount(device.device_mount_path.as_path()).map_err(VolumeError::Path)?;
+        let dir = dir.ok_or_else(|| device_missing(&local.path))?;
+        let fd = dir.as_fd().try_clone_to_owned().map_err(|source| VolumeError::Io {
+            doing: "hold open",
+            path: absolute.clone(),
+            source,
+        })?;
+        return Ok((fd, absolute));
+    }
+    let (fd, kind) = open(&local.path)?;
+    match kind {
+        FileType::Directory => Ok((fd, PathBuf::from(&local.path))),
+        FileType::BlockDevice => Err(device_missing(&local.path)),
+        _ => Err(neither(&local.path)),
+    }
+}
+
+/// Gives the volume to the pod's group, unless another pod has it mounted already: then its group stays.
+///
+/// # Source
+/// `SetUpAt` of `pkg/volume/local`: the owner is written only once, on the first mount.
+fn share(
+    step: &SetUp<'_>,
+    fd: &OwnedFd,
+    shown: &Path,
+    group: refloat_record::FsGroup,
+    root: &str,
+    table: &MountTable,
+) -> Result<(), VolumeError> {
+    let io = |doing| move |source: Errno| VolumeError::Io { doing, path: shown.to_path_buf(), source: source.into() };
+    let stat = rustix::fs::fstat(fd).map_err(io("look at"))?;
+    let device = Device { major: rustix::fs::major(stat.st_dev), minor: rustix::fs::minor(stat.st_dev) };
+    if let Some(other) = pod_mount(table, device, Path::new(root), step.host.root.path()) {
+        if stat.st_gid != group.gid {
+            tracing::warn!(
+                code = "AlreadyMountedVolume",
+                "the requested fsGroup is {}, but the volume {} has the group {} and is in use at {}; it may not be shareable",
+                group.gid,
+                step.spec.spec_name,
+                stat.st_gid,
+                other.display()
+            );
+        }
+        return Ok(());
+    }
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let dir = rustix::fs::openat(fd, ".", flags, Mode::empty()).map_err(io("open"))?;
+    crate::apply_fs_group(dir.as_fd(), shown, group, false)
+}
+
+/// Where a pod's volume folder below this node root shows this root of this file system, if any does.
+fn pod_mount(table: &MountTable, device: Device, root: &Path, node_root: &Path) -> Option<PathBuf> {
+    let pods = node_root.join(crate::layout::PODS);
+    table.same_root(device, root).into_iter().map(|m| m.point()).find(|p| p.starts_with(&pods)).map(Path::to_path_buf)
+}
+
+/// Opens a path of the host by name only, symlinks followed, and tells what it is.
+fn open(path: &str) -> Result<(OwnedFd, FileType), VolumeError> {
+    let io = |doing| move |source: Errno| VolumeError::Io { doing, path: PathBuf::from(path), source: source.into() };
+    let fd = match rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()) {
+        Ok(fd) => fd,
+        Err(Errno::NOENT) => {
+            return Err(refused(
+                "LocalPathMissing",
+                path,
+                "nothing is there".into(),
+                "make the folder or attach the device on this node; it is tried again",
+            ));
+        }
+        Err(error) => return Err(io("open")(error)),
+    };
+    let stat = rustix::fs::fstat(&fd).map_err(io("look at"))?;
+    Ok((fd, FileType::from_raw_mode(stat.st_mode)))
+}
+
+fn refused(code: &'static str, path: &str, why: String, hint: &str) -> VolumeError {
+    VolumeError::Refused(Problem::new(code, format!("the local volume at {path} cannot be used: {why}"), hint))
+}
+
+fn neither(path: &str) -> VolumeError {
+    refused(
+        "LocalPathType",
+        path,
+        "it is neither a folder nor a block device".into(),
+        "correct spec.local.path of the PersistentVolume",
+    )
+}
+
+fn device_missing(path: &str) -> VolumeError {
+    refused(
+        "DeviceNotMounted",
+        path,
+        "its device is not mounted yet".into(),
+        "MountDevice comes first; see what it says of this volume",
+    )
+}
+
+fn no_folder() -> VolumeError {
+    VolumeError::Refused(Problem::new(
+        "NoFolder",
+        "the record of a local volume has no path",
+        "the record was changed by hand or by another program; `refloat record show` prints it",
+    ))
+}
+
+/// The node root of a volume's folder `<root>/pods/<uid>/volumes/<plugin>/<name>`.
+fn node_root(folder: &Path) -> Option<&Path> {
+    folder.ancestors().nth(5)
+}
+
+/// Whether the volume comes from a device that is mounted at the plugin's global path.
+fn is_of_device(found: FoundVolume<'_>) -> bool {
+    let Some((mount, root)) = found.table.at(found.path).zip(node_root(found.path)) else { return false };
+    let global = root.join(GLOBAL_MOUNTS).join(found.folder);
+    found.table.at(&global).is_some_and(|m| m.device() == mount.device() && m.root() == mount.root())
+}
+
+/// The folder on the host that the mount at the pod's folder shows: below the one place outside the node root's pods and
+/// global mounts where the same file system is mounted and seen. Two places, or none, tell nothing: a path is not
+/// guessed. The path of a device is not told by the table.
+fn local_path(found: FoundVolume<'_>) -> Option<PathBuf> {
+    let table = found.table;
+    let mount = table.at(found.path)?;
+    let node_root = node_root(found.path)?;
+    if mount.root() != living_root(mount.root()) {
+        return None;
+    }
+    let ours = [node_root.join(crate::layout::PODS), node_root.join(crate::layout::PLUGINS)];
+    let mut paths: Vec<PathBuf> = table
+        .of_device(mount.device())
+        .into_iter()
+        .filter(|m| !ours.iter().any(|folder| m.point().starts_with(folder)))
+        .filter_map(|m| {
+            let below = mount.root().strip_prefix(m.root()).ok()?;
+            let path =
+                if below.as_os_str() == OsStr::new("") { m.point().to_path_buf() } else { m.point().join(below) };
+            // Something else may be mounted over it, or over a folder above it.
+            table.covering(&path).filter(|c| c.short_id() == m.short_id()).map(|_| path)
+        })
+        .collect();
+    paths.sort();
+    paths.dedup();
+    match (paths.pop(), paths.pop()) {
+        (Some(path), None) => Some(path),
+        _ => None,
+    }
+}

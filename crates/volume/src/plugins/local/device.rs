@@ -1,0 +1,279 @@
+//! MountDevice of a local volume that is a block device.
+
+use std::ffi::OsStr;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::LocalVolumeSource;
+use refloat_mount::{Device, MountTable, NewMount};
+use rustix::fs::{Mode, OFlags};
+
+use crate::{Host, MountDevice, Problem, ToolError, VolumeError, run_tool};
+
+use super::blank;
+use super::identity::{Action, DiskNumber, Found, Identity, Question, decide, parse_blkid};
+
+/// How much longer than other tools mkfs and fsck may take: both read or write a part of the device that grows with
+/// its size, and killing them helps nobody.
+const SLOW: u32 = 10;
+
+/// Mounts the device at the volume's global path, after checking what is on it, with a file system made first if it
+/// is truly blank.
+pub(super) fn mount(step: &MountDevice<'_>, local: &LocalVolumeSource, fd: &OwnedFd) -> Result<(), VolumeError> {
+    let host = step.host;
+    let device = BlockDevice::of(fd, Path::new(&local.path))?;
+    let table = host.mount_table().map_err(VolumeError::Table)?;
+    let before: Option<Identity> = match step.record.and_then(|r| r.provider_info.as_ref()) {
+        None => None,
+        Some(info) => Some(info.parse().map_err(|error| {
+            VolumeError::Refused(Problem::new(
+                "OtherDevice",
+                format!("what the record says of {} cannot be read: {error}", device.shown()),
+                "the record was changed by hand; correct it, see `refloat record show`",
+            ))
+        })?),
+    };
+    let disk = step.record.is_some_and(|r| r.boot_id == host.boot_id).then(|| device.disk_number()).flatten();
+    let option_ro = step.spec.mount_options.iter().any(|o| o == "ro");
+    let wanted = local.fs_type.as_deref().filter(|t| !t.is_empty());
+    let mut found = identify(host, &device)?;
+    let action = decide(Question {
+        device: &device.shown(),
+        found: &found,
+        wanted,
+        read_only: step.spec.read_only || option_ro,
+        before: before.as_ref(),
+        disk: disk.as_ref(),
+    })
+    .map_err(VolumeError::Refused)?;
+
+    let mut fresh = false;
+    let fs_type = match action {
+        Action::Use { fs_type } => fs_type,
+        Action::Format { fs_type, again } => {
+            format(step, &device, &fs_type, again)?;
+            found = identify(host, &device)?;
+            fresh = true;
+            fs_type
+        }
+    };
+    let Found::Signature { kind, uuid } = &found else {
+        return Err(changed(&device, "the file system that was made on it is not found again"));
+    };
+    if *kind != fs_type {
+        return Err(changed(&device, &format!("it was to have {fs_type} and has {kind}")));
+    }
+    let identity = Identity { device: device.shown(), fs_uuid: uuid.clone(), fs_type, formatting: None };
+    step.announce(Some(device.shown()), None, Some(identity.to_verbatim()))?;
+
+    let read_only = option_ro || device.read_only();
+    if !read_only && !step.spec.read_only && !fresh && !is_mounted(&table, &device) {
+        check_and_repair(host, &device, &identity.fs_type)?;
+    }
+    let mut options = step.spec.mount_options.clone();
+    if read_only && !option_ro {
+        options.push("ro".into());
+    }
+    device.unchanged()?;
+    let mount =
+        NewMount::file_system(host.kernel, &identity.fs_type, &device.shown(), &options).map_err(VolumeError::Mount)?;
+    let announced = step.announce(Some(device.shown()), Some(&mount), Some(identity.to_verbatim()))?;
+    let dir = announced.make_volume_dir(0o750)?;
+    announced.attach(mount, &dir)
+}
+
+/// A block device, by the number that its node had when it was opened.
+#[derive(Debug)]
+struct BlockDevice {
+    /// Its node, symlinks resolved.
+    path: PathBuf,
+    number: Device,
+}
+
+impl BlockDevice {
+    fn of(fd: &OwnedFd, given: &Path) -> Result<Self, VolumeError> {
+        let io = |doing, source| VolumeError::Io { doing, path: given.to_path_buf(), source };
+        let number = number(fd).map_err(|e| io("look at", e))?;
+        // The kernel's own name for what was opened: no second resolution that could end elsewhere.
+        let path = std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd())).map_err(|e| io("resolve", e))?;
+        Ok(Self { path, number })
+    }
+
+    fn shown(&self) -> String {
+        self.path.to_string_lossy().into_owned()
+    }
+
+    fn sys(&self) -> PathBuf {
+        PathBuf::from(format!("/sys/dev/block/{}:{}", self.number.major, self.number.minor))
+    }
+
+    fn read_only(&self) -> bool {
+        std::fs::read_to_string(self.sys().join("ro")).is_ok_and(|ro| ro.trim() == "1")
+    }
+
+    fn disk_number(&self) -> Option<DiskNumber> {
+        // A partition's disk is one folder up.
+        let sequence = [self.sys().join("diskseq"), self.sys().join("../diskseq")]
+            .iter()
+            .find_map(|path| std::fs::read_to_string(path).ok())?;
+        Some(DiskNumber {
+            number: format!("{}:{}", self.number.major, self.number.minor),
+            sequence: sequence.trim().to_owned(),
+        })
+    }
+
+    /// The node still stands for the device that was checked.
+    fn unchanged(&self) -> Result<(), VolumeError> {
+        let io = |doing, source| VolumeError::Io { doing, path: self.path.clone(), source };
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let fd = rustix::fs::open(&self.path, flags, Mode::empty()).map_err(|e| io("open again", e.into()))?;
+        if number(&fd).map_err(|e| io("look at", e))? == self.number {
+            Ok(())
+        } else {
+            Err(changed(self, "its node stands for another device now"))
+        }
+    }
+}
+
+fn number(fd: &OwnedFd) -> std::io::Result<Device> {
+    let stat = rustix::fs::fstat(fd)?;
+    Ok(Device { major: rustix::fs::major(stat.st_rdev), minor: rustix::fs::minor(stat.st_rdev) })
+}
+
+fn changed(device: &BlockDevice, what: &str) -> VolumeError {
+    VolumeError::Refused(Problem::new(
+        "OtherDevice",
+        format!("{} changed while it was being mounted: {what}", device.shown()),
+        "see whether somebody else formats or replaces the device; it is tried again",
+    ))
+}
+
+/// Whether any mount shows this device: a file system in use must not be repaired.
+fn is_mounted(table: &MountTable, device: &BlockDevice) -> bool {
+    !table.of_device(device.number).is_empty()
+}
+
+/// Runs a tool that may say no, and gives its exit code and standard output.
+fn tool(program: &str, args: &[&OsStr], deadline: Duration) -> Result<(i32, String, String), ToolError> {
+    match run_tool(program, args, deadline) {
+        Ok(out) => match out.code {
+            Some(code) => Ok((
+                code,
+                String::from_utf8_lossy(&out.stdout).into_owned(),
+                String::from_utf8_lossy(&out.stderr).trim().to_owned(),
+            )),
+            None => Err(ToolError::Failed {
+                program: program.into(),
+                code: None,
+                stderr: String::from_utf8_lossy(&out.stderr).trim().to_owned(),
+            }),
+        },
+        Err(ToolError::Failed { code: Some(code), stderr, .. }) => Ok((code, String::new(), stderr)),
+        Err(error) => Err(error),
+    }
+}
+
+fn is_missing(error: &ToolError) -> bool {
+    matches!(error, ToolError::Start { source, .. } if source.kind() == std::io::ErrorKind::NotFound)
+}
+
+fn missing(program: &str, package: &str) -> VolumeError {
+    VolumeError::Refused(Problem::new(
+        "ToolMissing",
+        format!("{program} is not installed on this node"),
+        format!("install it ({package})"),
+    ))
+}
+
+/// Asks `blkid` what is on the device, past any cache.
+fn identify(host: &Host, device: &BlockDevice) -> Result<Found, VolumeError> {
+    let flags = ["-p", "-s", "TYPE", "-s", "PTTYPE", "-s", "UUID", "-o", "export"];
+    let mut args: Vec<&OsStr> = flags.iter().map(OsStr::new).collect();
+    args.push(device.path.as_os_str());
+    let (code, stdout, stderr) = match tool("blkid", &args, host.tool_deadline) {
+        Ok(answer) => answer,
+        Err(error) if is_missing(&error) => return Err(missing("blkid", "util-linux")),
+        Err(error) => return Err(VolumeError::Tool(error)),
+    };
+    parse_blkid(code, &stdout)
+        .ok_or_else(|| VolumeError::Tool(ToolError::Failed { program: "blkid".into(), code: Some(code), stderr }))
+}
+
+/// Makes a file system on a truly blank device, or again where that was interrupted.
+///
+/// # Source
+/// `formatAndMountSensitive` of `mount-utils`: `-F -m0` for ext3 and ext4, `-f` for xfs.
+fn format(step: &MountDevice<'_>, device: &BlockDevice, fs_type: &str, again: bool) -> Result<(), VolumeError> {
+    if again {
+        blank::writable(&device.path, &device.sys())?;
+    } else {
+        blank::check(&device.path, &device.sys())?;
+    }
+    let identity = Identity {
+        device: device.shown(),
+        fs_uuid: None,
+        fs_type: fs_type.to_owned(),
+        formatting: device.disk_number(),
+    };
+    step.announce(Some(device.shown()), None, Some(identity.to_verbatim()))?;
+    device.unchanged()?;
+    let program = format!("mkfs.{fs_type}");
+    let flags: &[&str] = match fs_type {
+        "ext3" | "ext4" => &["-F", "-m0"],
+        "xfs" => &["-f"],
+        _ => &[],
+    };
+    let mut args: Vec<&OsStr> = flags.iter().map(OsStr::new).collect();
+    args.push(device.path.as_os_str());
+    match tool(&program, &args, step.host.tool_deadline * SLOW) {
+        Ok((0, ..)) => Ok(()),
+        Ok((code, _, stderr)) => Err(VolumeError::Tool(ToolError::Failed { program, code: Some(code), stderr })),
+        Err(error) if is_missing(&error) => Err(missing(&program, "e2fsprogs, xfsprogs or the like")),
+        Err(error) => Err(VolumeError::Tool(error)),
+    }
+}
+
+/// Lets `fsck` repair what it can without asking.
+///
+/// # Source
+/// `checkAndRepairFilesystem` of `mount-utils`: 1 means repaired, 4 means not repaired, all else is only told.
+fn check_and_repair(host: &Host, device: &BlockDevice, fs_type: &str) -> Result<(), VolumeError> {
+    let args = [OsStr::new("-a"), device.path.as_os_str()];
+    match tool("fsck", &args, host.tool_deadline * SLOW) {
+        Ok((0, ..)) => Ok(()),
+        Ok((1, stdout, _)) => {
+            tracing::info!(device = %device.path.display(), "fsck repaired the file system: {}", stdout.trim());
+            Ok(())
+        }
+        Ok((code, stdout, stderr)) if code & 4 != 0 => Err(VolumeError::Refused(Problem::new(
+            "FileSystemErrors",
+            format!(
+                "the {fs_type} file system on {} has errors that fsck could not repair: {}{stderr}",
+                device.shown(),
+                stdout.trim()
+            ),
+            "save what is needed and repair it by hand with fsck",
+        ))),
+        Ok((code, _, stderr)) => {
+            tracing::warn!(device = %device.path.display(), "fsck ended with {code}: {stderr}");
+            Ok(())
+        }
+        Err(error) if is_missing(&error) => {
+            tracing::warn!(device = %device.path.display(), "fsck is not installed; mounting without a check");
+            Ok(())
+        }
+        Err(error) => Err(VolumeError::Tool(error)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tool_that_is_not_there_is_named() {
+        let error = tool("refloat-no-such-tool", &[], Duration::from_secs(5)).unwrap_err();
+        assert!(is_missing(&error), "{error:?}");
+    }
+}
