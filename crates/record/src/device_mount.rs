@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{BootId, PluginName, RecordedMount, RelPath, UniqueVolumeName, Verbatim, VolumeMode};
 
-/// One device mounted on this node. Written before MountDevice, removed after UnmountDevice succeeded.
+/// One device mounted on this node. Written before `MountDevice`, removed after `UnmountDevice` succeeded.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct DeviceMount {

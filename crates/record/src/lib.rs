@@ -18,6 +18,8 @@ mod mount;
 mod name;
 mod pod_volume;
 mod record;
+#[cfg(test)]
+mod samples;
 mod store;
 mod verbatim;
 
@@ -26,6 +28,6 @@ pub use device_mount::DeviceMount;
 pub use mount::RecordedMount;
 pub use name::{BootId, NameError, OuterSpecName, PluginName, PodUid, RelPath, SpecName, UniqueVolumeName};
 pub use pod_volume::{ClaimRef, FsGroup, FsGroupChangePolicy, PodRef, PodVolume, RecordedSubPath, VolumeMode};
-pub use record::{Record, RecordKey};
-pub use store::{Loaded, OpenError, Store, Unreadable, UnreadableReason, WriteError};
+pub use record::{Record, RecordKey, RecordKind};
+pub use store::{Loaded, OpenError, SetAside, Store, Unreadable, UnreadableReason, Verified, WriteError};
 pub use verbatim::Verbatim;

@@ -35,7 +35,7 @@ pub enum VolumeMode {
 /// `PodFSGroupChangePolicy` of the Kubernetes core API; absent means `Always`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum FsGroupChangePolicy {
-    /// At every SetUp.
+    /// At every `SetUp`.
     #[default]
     Always,
     /// Only if the volume's root does not have the group, its bits and setgid already.
@@ -83,7 +83,7 @@ pub struct RecordedSubPath {
     pub mount: Option<RecordedMount>,
 }
 
-/// One pod's use of one volume. Written before SetUp, removed after TearDown when its folder is gone.
+/// One pod's use of one volume. Written before `SetUp`, removed after `TearDown` when its folder is gone.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PodVolume {
@@ -109,7 +109,7 @@ pub struct PodVolume {
     /// The pod's fsGroup, if it has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fs_group: Option<FsGroup>,
-    /// The SELinux label that it is mounted with.
+    /// The `SELinux` label that it is mounted with.
     #[serde(default, rename = "seLinuxLabel", skip_serializing_if = "Option::is_none")]
     pub selinux_label: Option<String>,
     /// The pod's `volumes[x]` entry, verbatim (the first of `volume_names`).

@@ -2,8 +2,48 @@
 
 use crate::{DeviceMount, PluginName, PodCheckpoint, PodUid, PodVolume, SpecName, UniqueVolumeName, VolumeMode};
 
+/// The three kinds of records.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum RecordKind {
+    /// [`DeviceMount`].
+    DeviceMount,
+    /// [`PodVolume`].
+    PodVolume,
+    /// [`PodCheckpoint`].
+    PodCheckpoint,
+}
+
+impl RecordKind {
+    /// All kinds.
+    pub const ALL: [Self; 3] = [Self::DeviceMount, Self::PodVolume, Self::PodCheckpoint];
+
+    /// The word in the record's `kind` field.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::DeviceMount => "DeviceMount",
+            Self::PodVolume => "PodVolume",
+            Self::PodCheckpoint => "PodCheckpoint",
+        }
+    }
+
+    /// The kind with this `kind` field.
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|k| k.name() == name)
+    }
+
+    /// The folder of these records below the state folder.
+    pub fn folder(self) -> &'static str {
+        match self {
+            Self::DeviceMount => "devices",
+            Self::PodVolume => "volumes",
+            Self::PodCheckpoint => "pods",
+        }
+    }
+}
+
 /// One record of any kind.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[allow(clippy::large_enum_variant)] // nearly all records are pod volumes, the largest
 pub enum Record {
     /// A device mounted on this node.
     DeviceMount(DeviceMount),
@@ -33,7 +73,40 @@ pub enum RecordKey {
     PodCheckpoint(PodUid),
 }
 
+impl RecordKey {
+    /// The kind of the record.
+    pub fn kind(&self) -> RecordKind {
+        match self {
+            Self::DeviceMount(_) => RecordKind::DeviceMount,
+            Self::PodVolume { .. } => RecordKind::PodVolume,
+            Self::PodCheckpoint(_) => RecordKind::PodCheckpoint,
+        }
+    }
+}
+
 impl Record {
+    /// The kind.
+    pub fn kind(&self) -> RecordKind {
+        match self {
+            Self::DeviceMount(_) => RecordKind::DeviceMount,
+            Self::PodVolume(_) => RecordKind::PodVolume,
+            Self::PodCheckpoint(_) => RecordKind::PodCheckpoint,
+        }
+    }
+
+    /// Orders records as their keys are ordered, without making the keys.
+    pub(crate) fn cmp_by_key(&self, other: &Self) -> std::cmp::Ordering {
+        match (self, other) {
+            (Self::DeviceMount(a), Self::DeviceMount(b)) => a.unique_name.cmp(&b.unique_name),
+            (Self::PodVolume(a), Self::PodVolume(b)) => {
+                let part = |r: &PodVolume| (r.pod.uid.clone(), r.plugin.clone(), r.spec_name.clone(), r.mode);
+                a.pod.uid.cmp(&b.pod.uid).then_with(|| part(a).cmp(&part(b)))
+            }
+            (Self::PodCheckpoint(a), Self::PodCheckpoint(b)) => a.pod.uid.cmp(&b.pod.uid),
+            _ => self.kind().cmp(&other.kind()),
+        }
+    }
+
     /// What identifies it.
     pub fn key(&self) -> RecordKey {
         match self {

@@ -1,8 +1,38 @@
 //! The crash-safe store of records: one file a record.
+//!
+//! ```text
+//! <state>/devices/<name>.json     DeviceMount       files 0600, folders 0700
+//! <state>/volumes/<name>.json     PodVolume
+//! <state>/pods/<name>.json        PodCheckpoint
+//! <state>/set-aside/<time>-<reason>-<name>          files that are no good records, intact
+//! <state>/lock                                      held by the manager, holds its process id
+//! ```
+//!
+//! A record is written to a new temporary file in its folder (a name with a dot before it), synced, renamed, and the
+//! folder synced. A reader therefore sees the old record or the new one, and so does the next start after a crash.
+//! No call follows a symlink below the state folder.
 
+mod commit;
+mod load;
+mod set_aside;
+//#[cfg(test)]
+//mod sim;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{HashMap, HashSet};
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, atomic::AtomicU64};
 
-use crate::{Record, RecordKey};
+use crate::codec::{self, Extra};
+use crate::disk::{Disk, RealDisk};
+use crate::{Record, RecordKey, RecordKind};
+
+pub use load::Verified;
+pub use set_aside::SetAside;
 
 /// Why the store could not be opened.
 #[derive(Debug, thiserror::Error)]
@@ -122,53 +152,244 @@ pub struct Unreadable {
 pub struct Loaded {
     /// The good records, each key once, sorted by key.
     pub records: Vec<Record>,
-    /// What could not be read, sorted by path; includes what earlier starts set aside only if asked for.
+    /// What could not be read, sorted by path. What earlier starts set aside is not here: see [`Store::set_aside`].
     pub unreadable: Vec<Unreadable>,
 }
 
 /// The store of one node. Methods may be called from several threads at once; writes that come together share
 /// their syncs.
-#[derive(Debug)]
-pub struct Store {}
+///
+/// # Fields that this version does not know
+/// A record that a later minor release wrote may have more top-level fields. [`Store::load`] remembers them,
+/// [`Store::put`] writes them again with the record's new content, and [`Store::remove`] forgets them.
+pub struct Store<D: Disk = RealDisk> {
+    disk: D,
+    path: PathBuf,
+    folders: Folders<D>,
+    /// Writers share it; `load`, which removes temporary files, has it alone.
+    busy: RwLock<()>,
+    group: commit::Group<D>,
+    known: Mutex<Known>,
+    temp_number: AtomicU64,
+    /// Held, and with it the lock, as long as the store lives.
+    #[allow(dead_code)] // never looked at, only held
+    lock: Option<std::fs::File>,
+}
+
+impl<D: Disk> std::fmt::Debug for Store<D> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Store").field("path", &self.path).finish_non_exhaustive()
+    }
+}
+
+/// The open folders of a store.
+struct Folders<D: Disk> {
+    kinds: [D::Folder; 3],
+    set_aside: D::Folder,
+}
+
+impl<D: Disk> Folders<D> {
+    fn of(&self, kind: RecordKind) -> &D::Folder {
+        &self.kinds[kind as usize]
+    }
+}
+
+/// What `load` found out and `put` needs.
+#[derive(Debug, Default)]
+struct Known {
+    /// Whether the store was loaded. If not, `put` looks at the file that it replaces.
+    loaded: bool,
+    /// Unknown fields of records.
+    extras: HashMap<RecordKey, Extra>,
+    /// Bad files that could not be set aside.
+    in_the_way: HashSet<(RecordKind, String)>,
+}
+
+const SET_ASIDE: &str = "set-aside";
+const LOCK: &str = "lock";
+/// Temporary files start with this; no record does.
+const TEMP: &str = ".tmp-";
 
 impl Store {
     /// Opens the store for writing: makes the folders (0700) where they are missing and takes the lock, which is
     /// held until the store is dropped.
     pub fn open(folder: &Path) -> Result<Self, OpenError> {
-        let _ = folder;
-        todo!()
+        let io = |doing, path: PathBuf| move |source| OpenError::Io { doing, path, source };
+        RealDisk::make_state(folder).map_err(io("make the state folder", folder.into()))?;
+        let state = RealDisk::open_state(folder).map_err(io("open the state folder", folder.into()))?;
+        let lock = take_lock(&state, folder)?;
+        let mut store = Self::open_on(RealDisk, &state, folder)?;
+        store.lock = Some(lock);
+        Ok(store)
     }
 
     /// Reads all records in one pass without writing anything, also while a manager holds the store.
     /// A missing folder is an empty store.
     pub fn read(folder: &Path) -> Result<Loaded, OpenError> {
-        let _ = folder;
-        todo!()
+        match open_existing(folder)? {
+            Some(state) => load::read_on(&RealDisk, &state, folder),
+            None => Ok(Loaded::default()),
+        }
+    }
+
+    /// What is in the store, file by file, without writing anything: each record with its size and what is wrong with
+    /// it, if anything. Sorted by path. A missing folder is an empty store.
+    pub fn verify(folder: &Path) -> Result<Vec<Verified>, OpenError> {
+        match open_existing(folder)? {
+            Some(state) => load::verify_on(&RealDisk, &state, folder),
+            None => Ok(Vec::new()),
+        }
+    }
+
+    /// What this and earlier starts set aside, oldest first. Writes nothing. A missing folder means nothing.
+    pub fn set_aside(folder: &Path) -> Result<Vec<SetAside>, OpenError> {
+        match open_existing(folder)? {
+            Some(state) => set_aside::list_on(&RealDisk, &state, folder),
+            None => Ok(Vec::new()),
+        }
+    }
+}
+
+fn open_existing(folder: &Path) -> Result<Option<OwnedFd>, OpenError> {
+    match RealDisk::open_state(folder) {
+        Ok(state) => Ok(Some(state)),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(source) => Err(OpenError::Io { doing: "open the state folder", path: folder.into(), source }),
+    }
+}
+
+/// Takes the lock, or says who has it.
+fn take_lock(state: &OwnedFd, folder: &Path) -> Result<std::fs::File, OpenError> {
+    use std::io::{Read as _, Write as _};
+    let path = folder.join(LOCK);
+    let io = |doing| {
+        let path = path.clone();
+        move |source| OpenError::Io { doing, path, source }
+    };
+    let mut lock = RealDisk::open_lock(state, LOCK).map_err(io("open the lock file"))?;
+    match lock.try_lock() {
+        Ok(()) => {}
+        Err(std::fs::TryLockError::WouldBlock) => {
+            let mut text = String::new();
+            let pid = lock.take(32).read_to_string(&mut text).ok().and_then(|_| text.trim().parse().ok());
+            return Err(OpenError::Locked { folder: folder.into(), pid });
+        }
+        Err(std::fs::TryLockError::Error(e)) => return Err(io("lock")(e)),
+    }
+    // Whoever reads it between the two calls sees nothing, never another's id.
+    lock.set_len(0).map_err(io("write the process id to"))?;
+    lock.write_all(format!("{}\n", std::process::id()).as_bytes()).map_err(io("write the process id to"))?;
+    Ok(lock)
+}
+
+impl<D: Disk> Store<D> {
+    /// Opens the store on a disk whose state folder is open, without a lock.
+    fn open_on(disk: D, state: &D::Folder, path: &Path) -> Result<Self, OpenError> {
+        let io = |doing, name: &str| {
+            let path = path.join(name);
+            move |source| OpenError::Io { doing, path, source }
+        };
+        let open = |name: &str| {
+            disk.make_folder(state, name).map_err(io("make the folder", name))?;
+            disk.open_folder(state, name).map_err(io("open the folder", name))
+        };
+        let [devices, volumes, pods] = RecordKind::ALL.map(RecordKind::folder);
+        let folders = Folders { kinds: [open(devices)?, open(volumes)?, open(pods)?], set_aside: open(SET_ASIDE)? };
+        // Also when all were there: an earlier start may have died between making and syncing them.
+        disk.sync_folder(state).map_err(io("sync the folder", ""))?;
+        Ok(Self {
+            disk,
+            path: path.into(),
+            folders,
+            busy: RwLock::default(),
+            group: commit::Group::default(),
+            known: Mutex::default(),
+            temp_number: AtomicU64::new(0),
+            lock: None,
+        })
     }
 
     /// Reads all records in one pass. What cannot be read is set aside intact, under a name that says when and
     /// why, and reported; left-over temporary files are removed.
+    ///
+    /// A file that the system cannot read at all (an I/O error, too many open files) stays where it is: nothing is
+    /// known against it. It is set aside when its record is written anew.
     pub fn load(&self) -> Result<Loaded, OpenError> {
-        todo!()
+        let _alone = self.busy.write().unwrap_or_else(PoisonError::into_inner);
+        load::load(self)
     }
 
     /// Writes a record durably, replacing the one with the same key. When this returns without an error the
-    /// record survives a power cut.
+    /// record survives a power cut; when it returns one, the store has what it had before.
     pub fn put(&self, record: &Record) -> Result<(), WriteError> {
-        let _ = record;
-        todo!()
+        self.put_all(std::slice::from_ref(record)).pop().expect("one answer a record")
     }
 
     /// Writes several records with shared syncs. One answer a record, in order.
     pub fn put_all(&self, records: &[Record]) -> Vec<Result<(), WriteError>> {
-        let _ = records;
-        todo!()
+        let _shared = self.busy.read().unwrap_or_else(PoisonError::into_inner);
+        records.chunks(commit::AT_ONCE).flat_map(|some| self.write_together(some)).collect()
     }
 
     /// Removes a record. Removing what is not there is done already. Not synced: a record that a power cut
     /// brings back describes something already undone, and undoing is idempotent.
     pub fn remove(&self, key: &RecordKey) -> Result<(), WriteError> {
-        let _ = key;
-        todo!()
+        let _shared = self.busy.read().unwrap_or_else(PoisonError::into_inner);
+        let (kind, name) = (key.kind(), codec::file_name(key));
+        self.make_way(kind, &name)?;
+        match self.disk.unlink(self.folders.of(kind), OsStr::new(&name)) {
+            Ok(()) => {}
+            Err(e) if e.kind() == io::ErrorKind::NotFound => {}
+            Err(e) => return Err(self.write_error("remove", kind, &name, e)),
+        }
+        self.known().extras.remove(key);
+        Ok(())
     }
+
+    fn known(&self) -> MutexGuard<'_, Known> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn write_error(&self, doing: &'static str, kind: RecordKind, name: &str, source: io::Error) -> WriteError {
+        WriteError { doing, name: name.into(), folder: self.path.join(kind.folder()), source }
+    }
+
+    /// Sets a bad file aside that `load` could not, so that it is neither overwritten nor removed.
+    fn make_way(&self, kind: RecordKind, name: &str) -> Result<(), WriteError> {
+        let place = (kind, name.to_owned());
+        if self.known().in_the_way.contains(&place) {
+            match set_aside::move_away(self, kind, OsStr::new(name), "unreadable") {
+                Ok(_) => {}
+                Err(e) if e.kind() == io::ErrorKind::NotFound => {}
+                Err(e) => return Err(self.write_error("set aside the unreadable file of", kind, name, e)),
+            }
+            self.known().in_the_way.remove(&place);
+        }
+        Ok(())
+    }
+
+    /// The unknown fields that the record's file has now.
+    fn extra_of(&self, key: &RecordKey, name: &str) -> Result<Extra, WriteError> {
+        let known = self.known();
+        if known.loaded {
+            return Ok(known.extras.get(key).cloned().unwrap_or_default());
+        }
+        drop(known);
+        let kind = key.kind();
+        let mut buffer = Vec::new();
+        match load::examine(&self.disk, self.folders.of(kind), kind, OsStr::new(name), &mut buffer) {
+            None => Ok(Extra::default()),
+            Some(load::Examined { outcome: Ok(stored), .. }) => Ok(stored.extra),
+            Some(load::Examined { outcome: Err(reason), .. }) => {
+                set_aside::move_away(self, kind, OsStr::new(name), set_aside::word(&reason))
+                    .map_err(|e| self.write_error("set aside the unreadable file of", kind, name, e))?;
+                Ok(Extra::default())
+            }
+        }
+    }
+}
+
+/// A folder entry's name for people.
+fn shown(name: &OsString) -> String {
+    name.to_string_lossy().into_owned()
 }

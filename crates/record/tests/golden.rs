@@ -1,0 +1,108 @@
+//! The files of every version that was ever written stay readable. Golden files are never changed: a new version
+//! gets a folder of its own beside `v1`.
+
+use refloat_record::codec::{decode_stored, encode};
+use refloat_record::{
+    BootId, ClaimRef, DeviceMount, FsGroup, FsGroupChangePolicy, OuterSpecName, PluginName, PodCheckpoint, PodRef,
+    PodSource, PodUid, PodVolume, Record, RecordedMount, RecordedSubPath, RelPath, SpecName, UniqueVolumeName,
+    Verbatim, VolumeMode,
+};
+
+fn pod() -> PodRef {
+    PodRef {
+        uid: PodUid::new("7f9c0e52-6b0f-4d8a-9a55-3f1c2d4e5f60").unwrap(),
+        namespace: "shop".into(),
+        name: "db-0".into(),
+    }
+}
+
+fn verbatim(text: &str) -> Verbatim {
+    Verbatim::from_text(text.into()).unwrap()
+}
+
+fn mount(id: u64) -> RecordedMount {
+    RecordedMount {
+        id: std::num::NonZeroU64::new(id),
+        fs_type: "ext4".into(),
+        source: "/dev/loop3".into(),
+        root: "/".into(),
+    }
+}
+
+const VOLUME: &str = r#"{"name":"data","persistentVolumeClaim":{"claimName":"db"},"fieldOfTomorrow":{"a":1.0}}"#;
+const PV: &str = r#"{"apiVersion":"v1","kind":"PersistentVolume","metadata":{"name":"disk-1"},"spec":{"capacity":{"storage":"1Gi"},"local":{"path":"/dev/loop3","fsType":"ext4"}}}"#;
+
+fn device_mount() -> Record {
+    Record::DeviceMount(DeviceMount {
+        unique_name: UniqueVolumeName::new("kubernetes.io/local-volume/disk-1").unwrap(),
+        plugin: PluginName::new("kubernetes.io/local-volume").unwrap(),
+        mode: VolumeMode::Filesystem,
+        persistent_volume: Some(verbatim(PV)),
+        volume: None,
+        device: Some("/dev/loop3".into()),
+        device_mount_path: RelPath::new("plugins/kubernetes.io/local-volume/mounts/disk-1").unwrap(),
+        mount: Some(mount(4_294_967_301)),
+        publish_context: Some(verbatim(r#"{"devicePath":"/dev/x"}"#)),
+        boot_id: BootId::new("2c1f6c9e-0d5f-4f0e-8a8e-2f6f0a3f9b11").unwrap(),
+        provider_info: Some(verbatim(r#"{"fsUUID":"0b6c"}"#)),
+    })
+}
+
+fn pod_volume() -> Record {
+    let path = "pods/7f9c0e52-6b0f-4d8a-9a55-3f1c2d4e5f60/volumes/kubernetes.io~local-volume/disk-1";
+    let sub = "pods/7f9c0e52-6b0f-4d8a-9a55-3f1c2d4e5f60/volume-subpaths/disk-1/main/0";
+    Record::PodVolume(PodVolume {
+        pod: pod(),
+        volume_names: vec![OuterSpecName::new("data").unwrap(), OuterSpecName::new("again").unwrap()],
+        spec_name: SpecName::new("disk-1").unwrap(),
+        plugin: PluginName::new("kubernetes.io/local-volume").unwrap(),
+        unique_name: UniqueVolumeName::new("kubernetes.io/local-volume/disk-1").unwrap(),
+        mode: VolumeMode::Filesystem,
+        read_only: true,
+        mount_options: vec!["noatime".into()],
+        fs_group: Some(FsGroup { gid: 2000, policy: FsGroupChangePolicy::OnRootMismatch }),
+        selinux_label: Some("system_u:object_r:container_file_t:s0".into()),
+        volume: verbatim(VOLUME),
+        persistent_volume: Some(verbatim(PV)),
+        claim: Some(ClaimRef { namespace: "shop".into(), name: "db".into(), uid: Some("c-1".into()) }),
+        path: Some(RelPath::new(path).unwrap()),
+        host_path: Some("/srv/x".into()),
+        device_mount_path: Some(RelPath::new("plugins/kubernetes.io/local-volume/mounts/disk-1").unwrap()),
+        mount: Some(mount(4_294_967_302)),
+        sub_paths: vec![RecordedSubPath {
+            container: "main".into(),
+            index: 0,
+            sub_path: "a/b".into(),
+            path: RelPath::new(sub).unwrap(),
+            mount: Some(RecordedMount { root: "/a/b".into(), ..mount(4_294_967_303) }),
+        }],
+        boot_id: BootId::new("2c1f6c9e-0d5f-4f0e-8a8e-2f6f0a3f9b11").unwrap(),
+        provider_info: Some(verbatim(r#"{"z":[1,null]}"#)),
+    })
+}
+
+fn pod_checkpoint() -> Record {
+    Record::PodCheckpoint(PodCheckpoint {
+        pod: pod(),
+        source: PodSource::Manifest { folder: "/etc/refloat/pods".into(), file: "db.yaml".into() },
+        object: verbatim(r#"{"apiVersion":"v1","kind":"Pod","metadata":{"name":"db-0","namespace":"shop"},"spec":{}}"#),
+    })
+}
+
+/// Every kind of v1 is read as it was meant, and written as it always was.
+#[test]
+fn v1() {
+    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/v1");
+    let kinds = [("device-mount", device_mount()), ("pod-volume", pod_volume()), ("pod-checkpoint", pod_checkpoint())];
+    for (name, expected) in kinds {
+        let path = folder.join(name).with_extension("json");
+        let golden = std::fs::read(&path).unwrap_or_else(|e| {
+            let bytes = encode(&expected);
+            panic!("{}: {e}; it would be:\n{}", path.display(), String::from_utf8_lossy(&bytes))
+        });
+        let stored = decode_stored(&golden).unwrap_or_else(|e| panic!("{name}: {e}"));
+        assert_eq!(stored.record, expected, "{name}");
+        assert!(stored.extra.is_empty(), "{name}");
+        assert_eq!(String::from_utf8(encode(&expected)).unwrap(), String::from_utf8(golden).unwrap(), "{name}");
+    }
+}
