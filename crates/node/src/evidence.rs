@@ -3,12 +3,15 @@
 //! Reading never touches a mounted file system: folders are listed, mount points are known from the mount table,
 //! and nothing at or below a mount point is opened or stat'ed.
 
+mod inside;
+mod walk;
+
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use refloat_mount::MountTable;
-use refloat_record::{BootId, Loaded, PodUid};
-use refloat_volume::Problem;
+use refloat_mount::{MountTable, TableError};
+use refloat_record::{BootId, Loaded, OpenError, PodUid};
+use refloat_volume::{Host, Problem};
 
 /// What the folders below the node root say: names only.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -38,6 +41,9 @@ pub struct PodTree {
     pub ready: Vec<String>,
     /// Anything else in the pod's folder, relative to it.
     pub other: Vec<PathBuf>,
+    /// Whether a file that is no marker lies anywhere in it outside the volumes' own folders; none if that was not
+    /// looked at (a pod with records). Nothing below a mount point was looked at.
+    pub files: Option<bool>,
 }
 
 /// One folder of a volume.
@@ -68,6 +74,87 @@ pub struct Evidence {
     pub tree: Option<Tree>,
 }
 
-/// Reads evidence.
-#[derive(Debug)]
-pub struct Gather {}
+/// Why evidence could not be gathered.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum GatherError {
+    /// The record store could not be read.
+    #[error("cannot read the records")]
+    Records(#[source] OpenError),
+    /// The mount table could not be read.
+    #[error("cannot read the mount table")]
+    Table(#[source] TableError),
+}
+
+/// Reads evidence: the records on one thread, the table and the folders on others, at the same time.
+#[derive(Debug, Clone, Copy)]
+pub struct Gather<'a> {
+    host: &'a Host,
+}
+
+impl<'a> Gather<'a> {
+    /// Reads the evidence of this node.
+    pub fn new(host: &'a Host) -> Self {
+        Self { host }
+    }
+
+    /// Reads everything once. `records` is how the store is read: [`refloat_record::Store::load`] for the manager,
+    /// [`refloat_record::Store::read`] for those who may not write.
+    pub fn read(self, records: impl FnOnce() -> Result<Loaded, OpenError> + Send) -> Result<Evidence, GatherError> {
+        let (records, table, mut tree) = std::thread::scope(|scope| {
+            let records = scope.spawn(records);
+            let table = scope.spawn(|| self.host.mount_table());
+            let tree = walk::tree(&self.host.root);
+            (joined(records), joined(table), tree)
+        });
+        let records = records.map_err(GatherError::Records)?;
+        let table = table.map_err(GatherError::Table)?;
+        inside::look(&self.host.root, &mut tree.pods, &records.records, &table);
+        Ok(Evidence {
+            root: self.host.root.path().to_path_buf(),
+            boot_id: self.host.boot_id.clone(),
+            records,
+            table,
+            tree: Some(tree),
+        })
+    }
+
+    /// Lists one pod's folder anew and puts it into the evidence, after something was done to the pod.
+    pub fn pod_again(self, evidence: &mut Evidence, pod: &PodUid) {
+        let Some(tree) = &mut evidence.tree else { return };
+        let mut fresh = walk::pod(&self.host.root, pod, &mut tree.problems);
+        if let Some(fresh) = &mut fresh {
+            let of_pod = inside::volumes_of(&evidence.records.records, pod);
+            inside::look(&self.host.root, std::slice::from_mut(fresh), of_pod, &evidence.table);
+        }
+        let place = tree.pods.binary_search_by(|p| p.path.cmp(&PathBuf::from(format!("pods/{pod}"))));
+        match (place, fresh) {
+            (Ok(index), Some(fresh)) => tree.pods[index] = fresh,
+            (Ok(index), None) => {
+                tree.pods.remove(index);
+            }
+            (Err(index), Some(fresh)) => tree.pods.insert(index, fresh),
+            (Err(_), None) => {}
+        }
+    }
+
+    /// Lists the global folders anew, after something was done to a device.
+    pub fn devices_again(self, evidence: &mut Evidence) {
+        if let Some(tree) = &mut evidence.tree {
+            tree.global_folders = walk::global_folders(&self.host.root, &mut tree.problems);
+        }
+    }
+}
+
+fn joined<T>(thread: std::thread::ScopedJoinHandle<'_, T>) -> T {
+    thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+}
+
+/// This boot's id.
+///
+/// # Source
+/// `random(4)`: `/proc/sys/kernel/random/boot_id`.
+pub fn boot_id() -> std::io::Result<BootId> {
+    let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id")?;
+    BootId::new(text.trim()).map_err(std::io::Error::other)
+}

@@ -24,7 +24,7 @@ pub use actual::{
     SubPathSeen, VolumeKey, VolumeState,
 };
 pub use desired::{Desired, DesiredPod, DesiredVolume, Waiting, Wanted};
-pub use evidence::{Evidence, Gather, Tree};
+pub use evidence::{Evidence, Gather, GatherError, PodTree, Tree, VolumeFolder};
 pub use manager::{Manager, ManagerError, ManagerOptions};
 pub use plan::{Operation, Plan, PlanInput, Report, plan};
 pub use reconstruct::reconstruct;

@@ -1,0 +1,96 @@
+//! Looks into folders where nothing is mounted, and only where the answer matters.
+//!
+//! A volume whose record says that it is a plain folder needs no look inside. A folder without a record is told
+//! empty from full, since files that nobody's record knows are kept; so is the folder of a recorded mount that is
+//! not there, since mounting over files would hide them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::CString;
+use std::os::fd::AsFd;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use refloat_mount::{MountTable, NodeRoot};
+use refloat_record::{PodUid, Record, VolumeMode};
+use refloat_volume::layout;
+use rustix::fs::{FileType, OFlags};
+
+use super::PodTree;
+use super::walk::{Entry, Lister, open};
+
+/// How deep a gone pod's folder is searched for files. The kubelet's own folders are four deep.
+const DEPTH: usize = 16;
+
+/// The records of one pod's volumes, in a list that is sorted by key as a store's is (devices, volumes by pod,
+/// checkpoints).
+pub(super) fn volumes_of<'r>(records: &'r [Record], pod: &PodUid) -> &'r [Record] {
+    let before = |record: &Record, or_same: bool| match record {
+        Record::DeviceMount(_) => true,
+        Record::PodVolume(volume) => volume.pod.uid < *pod || (or_same && volume.pod.uid == *pod),
+        Record::PodCheckpoint(_) => false,
+    };
+    let from = records.partition_point(|r| before(r, false));
+    let to = records.partition_point(|r| before(r, true));
+    &records[from..to]
+}
+
+/// Fills `empty` of the volume folders and `files` of the pods, where it matters.
+pub(super) fn look(root: &NodeRoot, pods: &mut [PodTree], records: &[Record], table: &MountTable) {
+    // Whether the record says that the folder is the volume itself.
+    let mut plain: BTreeMap<(&str, String, &str), bool> = BTreeMap::new();
+    let mut recorded: BTreeSet<&str> = BTreeSet::new();
+    for record in records {
+        if let Record::PodVolume(volume) = record {
+            recorded.insert(volume.pod.uid.as_str());
+            if volume.mode == VolumeMode::Filesystem {
+                let key = (volume.pod.uid.as_str(), volume.plugin.escaped(), volume.spec_name.as_str());
+                plain.insert(key, volume.mount.is_none());
+            }
+        }
+    }
+    let mut lister = Lister::new();
+    for pod in pods {
+        let name = pod.uid.as_ref().map_or("", PodUid::as_str).to_owned();
+        for folder in pod.volumes.iter_mut().filter(|f| f.is_dir) {
+            if plain.get(&(name.as_str(), folder.plugin.clone(), folder.name.as_str())) == Some(&true) {
+                continue;
+            }
+            let rel = pod.path.join(layout::VOLUMES).join(&folder.plugin).join(&folder.name);
+            if table.at(&root.path().join(&rel)).is_none() {
+                folder.empty = root.list(&rel).ok().flatten().map(|entries| entries.is_empty());
+            }
+        }
+        if !recorded.contains(name.as_str()) {
+            pod.files = has_files(root, &mut lister, pod);
+        }
+    }
+}
+
+/// Whether any file that is no marker lies in the pod's folder outside `volumes/*/*`.
+fn has_files(root: &NodeRoot, lister: &mut Lister, pod: &PodTree) -> Option<bool> {
+    let dir = root.open_dir(&pod.path).ok().flatten()?;
+    let entries = lister.entries(&dir).ok()?;
+    Some(any_file(lister, &dir, &entries, Path::new(""), DEPTH))
+}
+
+fn any_file(lister: &mut Lister, dir: impl AsFd, entries: &[Entry], path: &Path, depth: usize) -> bool {
+    for entry in entries {
+        let path = path.join(entry.path());
+        let parts: Vec<&[u8]> = path.iter().map(OsStrExt::as_bytes).collect();
+        match parts.as_slice() {
+            [b"volumes" | b"volumeDevices", _, _] | [b"volume-subpaths", _, _, _] => continue,
+            [b"plugins", b"kubernetes.io~empty-dir", _, b"ready"] => continue,
+            _ => {}
+        }
+        let name = CString::from(entry.name.as_c_str());
+        if !matches!(entry.kind, FileType::Directory | FileType::Unknown) {
+            return true;
+        }
+        let Ok(child) = open(&dir, &name, OFlags::RDONLY | OFlags::DIRECTORY) else { continue };
+        let Ok(entries) = lister.entries(&child) else { continue };
+        if depth == 0 || any_file(lister, &child, &entries, &path, depth - 1) {
+            return true;
+        }
+    }
+    false
+}

@@ -1,0 +1,375 @@
+//! Lists folders by `openat2` and `getdents` alone.
+//!
+//! Each step down is an `openat2` that crosses no mount and follows no symlink, so a mount point ends the walk
+//! before the file system mounted there hears of it. At the last level names are read and nothing is opened.
+
+use std::ffi::{CStr, CString, OsStr};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use refloat_mount::NodeRoot;
+use refloat_record::PodUid;
+use refloat_volume::{Problem, layout};
+use rustix::fs::{FileType, Mode, OFlags, RawDir, ResolveFlags};
+use rustix::io::Errno;
+
+use super::{PodTree, Tree, VolumeFolder};
+
+/// Room for the names of one directory read. One pod's folders fit; larger ones take several reads.
+const BUFFER: usize = 32 * 1024;
+
+/// How many threads list pods. Listing waits for the kernel's own locks little, so two cores give nearly twice the
+/// speed; the third thread of a start reads records.
+const THREADS: usize = 2;
+
+/// One entry of a folder.
+pub(super) struct Entry {
+    pub(super) name: CString,
+    /// As the directory read tells it.
+    pub(super) kind: FileType,
+}
+
+impl Entry {
+    pub(super) fn path(&self) -> &Path {
+        Path::new(OsStr::from_bytes(self.name.to_bytes()))
+    }
+
+    fn text(&self) -> Option<&str> {
+        self.name.to_str().ok()
+    }
+}
+
+/// Lists folders; holds the buffer.
+pub(super) struct Lister {
+    buffer: Box<[MaybeUninit<u8>]>,
+}
+
+impl Lister {
+    pub(super) fn new() -> Self {
+        Self { buffer: Box::new_uninit_slice(BUFFER) }
+    }
+
+    /// The entries of an open folder, sorted by name.
+    pub(super) fn entries(&mut self, dir: impl AsFd) -> Result<Vec<Entry>, Errno> {
+        let mut found = vec![];
+        let mut raw = RawDir::new(dir, &mut self.buffer);
+        while let Some(entry) = raw.next() {
+            let entry = entry?;
+            if !matches!(entry.file_name().to_bytes(), b"." | b"..") {
+                found.push(Entry { name: entry.file_name().to_owned(), kind: entry.file_type() });
+            }
+        }
+        found.sort_unstable_by(|a, b| a.name.cmp(&b.name));
+        Ok(found)
+    }
+
+    /// Opens a folder and lists it.
+    pub(super) fn folder(&mut self, at: impl AsFd, name: &CStr) -> Result<(OwnedFd, Vec<Entry>), Errno> {
+        let dir = open(at, name, OFlags::RDONLY | OFlags::DIRECTORY)?;
+        let entries = self.entries(&dir)?;
+        Ok((dir, entries))
+    }
+}
+
+/// Opens beneath a folder without following a symlink or crossing a mount.
+pub(super) fn open(at: impl AsFd, name: &CStr, flags: OFlags) -> Result<OwnedFd, Errno> {
+    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_XDEV;
+    loop {
+        // `openat2` answers EAGAIN when a rename elsewhere made its check of `..` unsure.
+        match rustix::fs::openat2(&at, name, flags | OFlags::CLOEXEC, Mode::empty(), resolve) {
+            Err(Errno::AGAIN | Errno::INTR) => {}
+            other => return other,
+        }
+    }
+}
+
+/// The problem of a folder that could not be listed; none if it is simply not there.
+fn trouble(path: &Path, error: Errno) -> Option<Problem> {
+    let shown = path.display();
+    match error {
+        Errno::NOENT => None,
+        Errno::NOTDIR => Some(Problem::new(
+            "NotAFolder",
+            format!("{shown} is not a folder, so no volumes can be looked for in it"),
+            "Find out who put it there; move it away, and the volumes below that path are looked for again.",
+        )),
+        Errno::LOOP => Some(Problem::new(
+            "SymlinkInTheWay",
+            format!("{shown} is a symlink, which is never followed here, so no volumes can be looked for in it"),
+            "Find out who put it there. Refloat keeps away from it until it is a folder.",
+        )),
+        Errno::XDEV => Some(Problem::new(
+            "MountInTheWay",
+            format!("{shown} is a mount point where a plain folder belongs; nothing in it was looked at"),
+            "Unmount it if it is not meant to be there.",
+        )),
+        other => Some(Problem::new(
+            "CannotList",
+            format!("cannot list {shown}: {other}"),
+            "Check the permissions of that folder and the health of its disk.",
+        )),
+    }
+}
+
+/// Collects what one thread found.
+struct Walk<'p> {
+    lister: Lister,
+    root: &'p Path,
+    problems: Vec<Problem>,
+}
+
+impl Walk<'_> {
+    fn new(root: &NodeRoot) -> Walk<'_> {
+        Walk { lister: Lister::new(), root: root.path(), problems: vec![] }
+    }
+
+    /// Lists a folder; what cannot be listed is a problem and empty.
+    fn list(&mut self, at: impl AsFd, name: &CStr, rel: &Path) -> Option<(OwnedFd, Vec<Entry>)> {
+        match self.lister.folder(at, name) {
+            Ok(found) => Some(found),
+            Err(error) => {
+                self.problems.extend(trouble(&self.root.join(rel), error));
+                None
+            }
+        }
+    }
+
+    fn unreadable_name(&mut self, rel: &Path) {
+        self.problems.push(Problem::new(
+            "UnreadableName",
+            format!("{} has a name that is no text; no volume is called so", self.root.join(rel).display()),
+            "Find out who made it. Refloat leaves it alone.",
+        ));
+    }
+
+    fn pod(&mut self, pods: impl AsFd, entry: &Entry) -> Option<PodTree> {
+        let path = Path::new(layout::PODS).join(entry.path());
+        let (dir, entries) = self.list(pods, &entry.name, &path)?;
+        let mut pod = PodTree {
+            uid: entry.text().and_then(|t| PodUid::new(t).ok()),
+            path: path.clone(),
+            volumes: vec![],
+            volume_devices: vec![],
+            sub_paths: vec![],
+            ready: vec![],
+            other: vec![],
+            files: None,
+        };
+        for child in entries {
+            match child.text() {
+                Some(layout::VOLUMES) => pod.volumes = self.volumes(&dir, &child, &path),
+                Some(layout::VOLUME_DEVICES) => pod.volume_devices = self.volumes(&dir, &child, &path),
+                Some(layout::VOLUME_SUBPATHS) => pod.sub_paths = self.sub_paths(&dir, &child, &path),
+                Some(layout::PLUGINS) => self.markers(&dir, &child, &mut pod),
+                _ => pod.other.push(child.path().to_path_buf()),
+            }
+        }
+        Some(pod)
+    }
+
+    /// `volumes/<plugin>/<name>` and `volumeDevices/<plugin>/<name>`.
+    fn volumes(&mut self, pod: impl AsFd, entry: &Entry, pod_path: &Path) -> Vec<VolumeFolder> {
+        let path = pod_path.join(entry.path());
+        let Some((dir, plugins)) = self.list(pod, &entry.name, &path) else { return vec![] };
+        let mut found = vec![];
+        for plugin in plugins {
+            let path = path.join(plugin.path());
+            let Some(plugin_text) = plugin.text() else {
+                self.unreadable_name(&path);
+                continue;
+            };
+            let Some((dir, names)) = self.list(&dir, &plugin.name, &path) else { continue };
+            for name in names {
+                let Some(text) = name.text() else {
+                    self.unreadable_name(&path.join(name.path()));
+                    continue;
+                };
+                found.push(VolumeFolder {
+                    plugin: plugin_text.to_owned(),
+                    name: text.to_owned(),
+                    is_dir: is_dir(&dir, &name),
+                    empty: None,
+                });
+            }
+        }
+        found
+    }
+
+    /// `volume-subpaths/<spec>/<container>/<index>`: the deepest folder of each branch.
+    fn sub_paths(&mut self, pod: impl AsFd, entry: &Entry, pod_path: &Path) -> Vec<PathBuf> {
+        let top = PathBuf::from(layout::VOLUME_SUBPATHS);
+        let Some((dir, specs)) = self.list(pod, &entry.name, &pod_path.join(&top)) else { return vec![] };
+        let mut found = vec![];
+        if specs.is_empty() {
+            found.push(top.clone());
+        }
+        for spec in specs {
+            let rel = top.join(spec.path());
+            let Some((dir, containers)) = self.list(&dir, &spec.name, &pod_path.join(&rel)) else {
+                found.push(rel);
+                continue;
+            };
+            if containers.is_empty() {
+                found.push(rel.clone());
+            }
+            for container in containers {
+                let rel = rel.join(container.path());
+                let Some((_, indexes)) = self.list(&dir, &container.name, &pod_path.join(&rel)) else {
+                    found.push(rel);
+                    continue;
+                };
+                if indexes.is_empty() {
+                    found.push(rel.clone());
+                }
+                found.extend(indexes.iter().map(|index| rel.join(index.path())));
+            }
+        }
+        found
+    }
+
+    /// `plugins/kubernetes.io~empty-dir/<name>/ready`.
+    fn markers(&mut self, pod: impl AsFd, entry: &Entry, tree: &mut PodTree) {
+        let top = PathBuf::from(layout::PLUGINS);
+        let Some((dir, plugins)) = self.list(pod, &entry.name, &tree.path.join(&top)) else { return };
+        for plugin in plugins {
+            if plugin.name.as_c_str() != c"kubernetes.io~empty-dir" {
+                tree.other.push(top.join(plugin.path()));
+                continue;
+            }
+            let path = tree.path.join(&top).join(plugin.path());
+            let Some((dir, names)) = self.list(&dir, &plugin.name, &path) else { continue };
+            for name in names {
+                let marker = [name.name.to_bytes(), b"/ready"].concat();
+                let marker = CString::new(marker).expect("made of two texts without NUL");
+                let ready = open(&dir, &marker, OFlags::PATH).is_ok();
+                match name.text() {
+                    Some(text) if ready => tree.ready.push(text.to_owned()),
+                    _ => {}
+                }
+            }
+        }
+    }
+}
+
+/// Whether an entry is a folder. Some file systems do not tell in the directory read; opening without crossing a
+/// mount tells there.
+fn is_dir(at: impl AsFd, entry: &Entry) -> bool {
+    match entry.kind {
+        FileType::Directory => true,
+        FileType::Unknown => {
+            matches!(open(at, &entry.name, OFlags::PATH | OFlags::DIRECTORY), Ok(_) | Err(Errno::XDEV))
+        }
+        _ => false,
+    }
+}
+
+/// Everything below the root that volumes can be in.
+pub(super) fn tree(root: &NodeRoot) -> Tree {
+    let mut walk = Walk::new(root);
+    let global_folders = global_folders(root, &mut walk.problems);
+    let mut tree = Tree { pods: vec![], global_folders, problems: vec![] };
+    let listed = root.open_dir(Path::new(layout::PODS)).map(|dir| {
+        dir.map(|dir| {
+            walk.lister.entries(&dir).map(|entries| (dir, entries)).map_err(|e| (e, root.path().join("pods")))
+        })
+    });
+    match listed {
+        Ok(Some(Ok((dir, entries)))) => {
+            let (folders, others): (Vec<_>, Vec<_>) = entries.into_iter().partition(|e| is_dir(&dir, e));
+            for other in others {
+                let path = root.path().join(layout::PODS).join(other.path());
+                walk.problems.extend(trouble(&path, Errno::NOTDIR));
+            }
+            let share = folders.len().div_ceil(THREADS).max(64);
+            std::thread::scope(|scope| {
+                let threads: Vec<_> = folders
+                    .chunks(share)
+                    .map(|pods| {
+                        let dir = &dir;
+                        scope.spawn(move || {
+                            let mut walk = Walk::new(root);
+                            let pods: Vec<_> = pods.iter().filter_map(|pod| walk.pod(dir, pod)).collect();
+                            (pods, walk.problems)
+                        })
+                    })
+                    .collect();
+                for thread in threads {
+                    let (pods, problems) = super::joined(thread);
+                    tree.pods.extend(pods);
+                    walk.problems.extend(problems);
+                }
+            });
+        }
+        Ok(Some(Err((error, path)))) => walk.problems.extend(trouble(&path, error)),
+        Ok(None) => {}
+        Err(error) => walk.problems.push(Problem::new(
+            "CannotList",
+            format!("{error}, so no pod's folder was looked at"),
+            "Make it a folder that root can read.",
+        )),
+    }
+    tree.problems = walk.problems;
+    tree.problems.sort_unstable();
+    tree
+}
+
+/// One pod's folder; none if it is not there.
+pub(super) fn pod(root: &NodeRoot, pod: &PodUid, problems: &mut Vec<Problem>) -> Option<PodTree> {
+    let mut walk = Walk::new(root);
+    let dir = root.open_dir(Path::new(layout::PODS)).ok().flatten()?;
+    let name = CString::new(pod.as_str()).expect("a uid holds no NUL");
+    let found = walk.pod(&dir, &Entry { name, kind: FileType::Directory });
+    // What was wrong with this pod's folders before is told anew.
+    let below = format!("{}/", root.path().join(layout::pod_path(pod)).display());
+    problems.retain(|p| !p.message.contains(&below));
+    problems.extend(walk.problems);
+    found
+}
+
+/// The folders that global mounts stand in, below `plugins/`.
+pub(super) fn global_folders(root: &NodeRoot, problems: &mut Vec<Problem>) -> Vec<PathBuf> {
+    let mut walk = Walk::new(root);
+    let mut found = vec![];
+    let top = Path::new("plugins/kubernetes.io");
+    if let Ok(Some(dir)) = root.open_dir(top)
+        && let Ok(plugins) = walk.lister.entries(&dir)
+    {
+        for plugin in plugins {
+            let path = top.join(plugin.path());
+            if plugin.name.as_c_str() == c"csi" {
+                walk.csi_stages(&dir, &plugin, &path, &mut found);
+                continue;
+            }
+            let mounts = path.join("mounts");
+            let name = [plugin.name.to_bytes(), b"/mounts"].concat();
+            let name = CString::new(name).expect("made of two texts without NUL");
+            if let Some((_, names)) = walk.list(&dir, &name, &mounts) {
+                found.extend(names.iter().map(|n| mounts.join(n.path())));
+            }
+        }
+    }
+    found.sort_unstable();
+    walk.problems.retain(|p| p.code != "NotAFolder");
+    problems.extend(walk.problems);
+    found
+}
+
+impl Walk<'_> {
+    /// `csi/<driver>/<hash>/globalmount`.
+    fn csi_stages(&mut self, dir: impl AsFd, csi: &Entry, path: &Path, found: &mut Vec<PathBuf>) {
+        let Some((dir, drivers)) = self.list(dir, &csi.name, path) else { return };
+        for driver in drivers.iter().filter(|d| d.name.as_c_str() != c"volumeDevices") {
+            let path = path.join(driver.path());
+            let Some((dir, stages)) = self.list(&dir, &driver.name, &path) else { continue };
+            for stage in stages {
+                let path = path.join(stage.path());
+                let Some((_, names)) = self.list(&dir, &stage.name, &path) else { continue };
+                if names.iter().any(|n| n.name.as_c_str() == c"globalmount") {
+                    found.push(path.join("globalmount"));
+                }
+            }
+        }
+    }
+}
