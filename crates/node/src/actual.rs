@@ -136,6 +136,8 @@ pub struct ActualVolume {
     pub spec_volume: Option<Verbatim>,
     /// The `PersistentVolume`, as far as known.
     pub spec_persistent_volume: Option<Verbatim>,
+    /// Files lie in the volume's folder that no record knows and no mount holds. They are kept.
+    pub stray_files: bool,
     /// Everything that the conclusion stands on, one sentence each, for `explain`.
     pub evidence: Vec<String>,
     /// Hands off: evidence contradicts itself and nothing may be done to it until that changes (the text says

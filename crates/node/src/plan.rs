@@ -1,12 +1,25 @@
 //! From the actual and the desired state to operations. Pure, and the only place that decides.
+//!
+//! Planning goes in rounds: an operation is planned when everything that it needs is there already, so each plan's
+//! operations are independent of one another, and a plan without operations means that nothing is left to do. Whether
+//! something may be undone is asked of [`MayUnmount`] alone.
+
+mod digest;
+mod may_unmount;
+mod planner;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use refloat_record::{DeviceMount, PodUid, PodVolume, UniqueVolumeName};
+use refloat_record::{DeviceMount, PluginName, PodUid, PodVolume, UniqueVolumeName};
+use refloat_volume::Plugins;
 
-use crate::{Actual, Desired, DesiredVolume, VolumeKey};
+pub use digest::digest;
+pub use may_unmount::{Held, MayUnmount};
+pub use planner::plan;
+
+use crate::{DesiredVolume, VolumeKey};
 
 /// One thing to do, with the reason.
 #[derive(Debug, Clone)]
@@ -74,6 +87,57 @@ pub struct PlanInput {
     pub verified: BTreeMap<VolumeKey, u64>,
     /// Device-mountable volumes that turned out to have no device of their own.
     pub no_device: BTreeSet<UniqueVolumeName>,
+    /// The plugins whose SetUp is called once after each start ([`refloat_volume::Capabilities::verify`]).
+    pub verify: BTreeSet<PluginName>,
+}
+
+impl PlanInput {
+    /// The input at the manager's start, with what these plugins can do.
+    pub fn new(plugins: &Plugins) -> Self {
+        let verify = plugins.iter().filter(|p| p.capabilities().verify).map(refloat_volume::Plugin::name).collect();
+        Self { verify, ..Self::default() }
+    }
+}
+
+impl Operation {
+    /// What it is called in reports and logs.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::AdmitPod { .. } => "AdmitPod",
+            Self::SetUp { .. } => "SetUp",
+            Self::MountDevice { .. } => "MountDevice",
+            Self::TearDown { .. } => "TearDown",
+            Self::UnmountDevice { .. } => "UnmountDevice",
+            Self::ForgetPod { .. } => "ForgetPod",
+        }
+    }
+
+    /// Why it is done.
+    pub fn reason(&self) -> &str {
+        match self {
+            Self::AdmitPod { reason, .. }
+            | Self::SetUp { reason, .. }
+            | Self::MountDevice { reason, .. }
+            | Self::TearDown { reason, .. }
+            | Self::UnmountDevice { reason, .. }
+            | Self::ForgetPod { reason, .. } => reason,
+        }
+    }
+
+    /// What it excludes while it is under way. The first is what its back-off is counted for.
+    pub fn excludes(&self) -> Vec<Exclusion> {
+        match self {
+            Self::AdmitPod { pod, .. } | Self::ForgetPod { pod, .. } => vec![Exclusion::Pod(pod.clone())],
+            Self::SetUp { volume, .. } => {
+                let own = Exclusion::Volume(volume.key.clone());
+                let device = volume.device_mount_path.is_some();
+                std::iter::once(own).chain(device.then(|| Exclusion::Device(volume.unique_name.clone()))).collect()
+            }
+            Self::MountDevice { volume, .. } => vec![Exclusion::Device(volume.unique_name.clone())],
+            Self::TearDown { key, .. } => vec![Exclusion::Volume(key.clone())],
+            Self::UnmountDevice { record, .. } => vec![Exclusion::Device(record.unique_name.clone())],
+        }
+    }
 }
 
 /// What an operation excludes: no two operations under way may share one.
@@ -109,10 +173,4 @@ pub struct Plan {
     pub report: Vec<Report>,
     /// When the next back-off ends; nothing changes before, unless something is noticed.
     pub wake_at: Option<Duration>,
-}
-
-/// Decides what to do now.
-pub fn plan(desired: &Desired, actual: &Actual, input: &PlanInput) -> Plan {
-    let _ = (desired, actual, input);
-    todo!()
 }

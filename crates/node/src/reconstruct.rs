@@ -1,11 +1,96 @@
 //! From evidence to the actual state. Pure.
+//!
+//! One pass over the records, one over the folder names, one over the mounts below the node root; what they say of one
+//! volume meets in one place and is concluded there ([`volumes`]). The mount table decides whether something is
+//! mounted, the boot id whether it still could be, the record what it is and how it is undone, the folders the rest.
 
-use refloat_volume::Plugins;
+mod devices;
+mod leftovers;
+mod mounts;
+mod volumes;
 
-use crate::{Actual, Evidence};
+use std::collections::HashMap;
+
+use refloat_record::{PodCheckpoint, PodUid, Record, RecordKey, UnreadableReason};
+use refloat_volume::{Plugins, Problem};
+
+pub(crate) use mounts::Mounts;
+
+use crate::{Actual, Evidence, RecordState};
 
 /// Concludes what is on the node. When sources disagree it says how, and picks the least harmful reading.
 pub fn reconstruct(evidence: &Evidence, plugins: &Plugins) -> Actual {
-    let _ = (evidence, plugins);
-    todo!()
+    let mounts = Mounts::new(&evidence.table, &evidence.root);
+    let mut actual = Actual { unreadable: evidence.records.unreadable.clone(), ..Actual::default() };
+    for record in &evidence.records.records {
+        if let Record::PodCheckpoint(checkpoint) = record {
+            actual.checkpoints.push(checkpoint.clone());
+        }
+    }
+    if let Some(tree) = &evidence.tree {
+        actual.problems.extend(tree.problems.iter().cloned());
+    }
+    let checkpoints = actual.checkpoints.iter().map(|c| (&c.pod.uid, c)).collect();
+    let unreadable = unreadable(&mut actual.problems, evidence);
+    let context = Context { evidence, plugins, mounts, checkpoints, unreadable };
+
+    let found = volumes::find(&context);
+    let mut leftovers = found.leftovers;
+    let mut volumes: Vec<_> = found.volumes.iter().map(|found| volumes::conclude(&context, found)).collect();
+    volumes.sort_unstable_by(|a, b| (&a.key, &a.path).cmp(&(&b.key, &b.path)));
+    let (devices, stale) = devices::conclude(&context, &volumes);
+    leftovers.extend(stale);
+    leftovers.extend(leftovers::pod_folders(&context, &volumes));
+    leftovers.sort_unstable_by(|a, b| (&a.pod, &a.path, a.kind).cmp(&(&b.pod, &b.path, b.kind)));
+    leftovers.dedup();
+
+    actual.volumes = volumes;
+    actual.devices = devices;
+    actual.leftovers = leftovers;
+    actual.problems.sort_unstable();
+    actual.problems.dedup();
+    actual
+}
+
+/// What every conclusion looks at.
+struct Context<'e> {
+    evidence: &'e Evidence,
+    plugins: &'e Plugins,
+    mounts: Mounts<'e>,
+    checkpoints: HashMap<&'e PodUid, &'e PodCheckpoint>,
+    /// What the unreadable record files were about, where that can still be told.
+    unreadable: HashMap<&'e RecordKey, (RecordState, Problem)>,
+}
+
+/// The records that cannot be read, by what they were about; those of which nothing can be told, and those of pods,
+/// become problems of the node.
+fn unreadable<'e>(
+    problems: &mut Vec<Problem>,
+    evidence: &'e Evidence,
+) -> HashMap<&'e RecordKey, (RecordState, Problem)> {
+    let mut by_key = HashMap::new();
+    for file in &evidence.records.unreadable {
+        let (state, code, hint) = match file.reason {
+            UnreadableReason::Newer { .. } => (
+                RecordState::Newer,
+                "RecordNewer",
+                "A newer Refloat wrote it. Run that version again, or keep the file for it.",
+            ),
+            _ => (
+                RecordState::Damaged,
+                "RecordDamaged",
+                "The file is kept as it is. Compare it with a backup, or remove it when the volume is sorted out.",
+            ),
+        };
+        let message = format!("the record file {} cannot be used: {}", file.path.display(), file.reason);
+        let problem = Problem::new(code, message, hint);
+        match &file.key {
+            Some(key @ (RecordKey::PodVolume { .. } | RecordKey::DeviceMount(_))) => {
+                by_key.insert(key, (state, problem.clone()));
+            }
+            Some(RecordKey::PodCheckpoint(_)) | None => {}
+        }
+        problems.push(problem);
+    }
+    by_key
 }

@@ -1,0 +1,397 @@
+//! Compares the two states, thing by thing.
+
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use refloat_record::{PodCheckpoint, PodUid, UniqueVolumeName, Verbatim};
+
+use super::{Exclusion, Held, MayUnmount, Operation, Plan, PlanInput, Report, digest};
+use crate::{
+    Actual, ActualDevice, ActualVolume, Desired, DesiredPod, DesiredVolume, Leftover, LeftoverKind,
+    ReconstructionResult, RecordState, VolumeKey, VolumeState, Wanted,
+};
+
+/// Decides what to do now.
+pub fn plan(desired: &Desired, actual: &Actual, input: &PlanInput) -> Plan {
+    let mut planner = Planner {
+        desired,
+        input,
+        may: MayUnmount::new(desired, actual),
+        volumes: actual.volumes.iter().map(|v| (&v.key, v)).collect(),
+        devices: actual.devices.iter().filter_map(|d| Some((d.unique_name.as_ref()?, d))).collect(),
+        checkpoints: actual.checkpoints.iter().map(|c| (&c.pod.uid, c)).collect(),
+        taken: input.running.clone(),
+        running_pods: input.running.iter().filter_map(Exclusion::pod).cloned().collect(),
+        plan: Plan::default(),
+    };
+    let wanted: HashSet<&VolumeKey> = desired.pods.values().flat_map(|p| &p.volumes).map(|v| &v.key).collect();
+    for volume in actual.volumes.iter().filter(|v| !wanted.contains(&v.key)) {
+        planner.unlisted(volume);
+    }
+    for pod in desired.pods.values() {
+        planner.admit(pod);
+    }
+    let mut mounts = Mounts::default();
+    for pod in desired.pods.values() {
+        for volume in &pod.volumes {
+            planner.wanted(pod, volume, &mut mounts);
+        }
+        for waiting in &pod.waiting {
+            let subject = format!("volume {:?} of {}", waiting.outer_name, pod_subject(pod));
+            planner.report(subject, waiting.key.clone(), "Wait", waiting.problem.message.clone());
+        }
+    }
+    planner.plan.operations.extend(mounts.devices);
+    planner.plan.operations.extend(mounts.volumes);
+    for device in &actual.devices {
+        planner.device(device);
+    }
+    planner.pods(actual);
+    planner.plan
+}
+
+/// Operations that mount, in the order in which they are to be.
+#[derive(Default)]
+struct Mounts {
+    devices: Vec<Operation>,
+    volumes: Vec<Operation>,
+}
+
+struct Planner<'a> {
+    desired: &'a Desired,
+    input: &'a PlanInput,
+    may: MayUnmount<'a>,
+    volumes: HashMap<&'a VolumeKey, &'a ActualVolume>,
+    devices: HashMap<&'a UniqueVolumeName, &'a ActualDevice>,
+    checkpoints: HashMap<&'a PodUid, &'a PodCheckpoint>,
+    /// What is under way, and what this plan starts.
+    taken: BTreeSet<Exclusion>,
+    /// Pods with an operation under way on them or one of their volumes.
+    running_pods: BTreeSet<PodUid>,
+    plan: Plan,
+}
+
+/// What a wanted volume needs.
+enum Need {
+    Nothing(String),
+    SetUp(String),
+    HandsOff(String),
+    Wait(String),
+}
+
+impl Planner<'_> {
+    fn report(&mut self, subject: String, volume: Option<VolumeKey>, decision: &'static str, reason: String) {
+        self.plan.report.push(Report { subject, volume, decision, reason });
+    }
+
+    /// Takes the operation into the plan, unless something under way or its back-off forbids it.
+    fn start(
+        &mut self,
+        subject: String,
+        volume: Option<VolumeKey>,
+        operation: Operation,
+        list: Option<&mut Vec<Operation>>,
+    ) {
+        let excludes = operation.excludes();
+        let name = operation.name();
+        if excludes.iter().any(|e| self.taken.contains(e)) {
+            let reason = format!("{name} ({}) waits for an operation under way", operation.reason());
+            return self.report(subject, volume, "Wait", reason);
+        }
+        if let Some(until) = self.input.not_before.get(&excludes[0]).filter(|t| **t > self.input.now) {
+            self.plan.wake_at = Some(self.plan.wake_at.map_or(*until, |w| w.min(*until)));
+            let left = until.saturating_sub(self.input.now);
+            let reason =
+                format!("{name} failed and is tried again in {:.1} s ({})", left.as_secs_f64(), operation.reason());
+            return self.report(subject, volume, "Wait", reason);
+        }
+        self.taken.extend(excludes);
+        self.report(subject, volume, name, operation.reason().to_owned());
+        list.unwrap_or(&mut self.plan.operations).push(operation);
+    }
+
+    fn held(&mut self, subject: String, volume: Option<VolumeKey>, held: &Held) {
+        let decision = if held.is_hands_off() { "HandsOff" } else { "Keep" };
+        self.report(subject, volume, decision, held.to_string());
+    }
+
+    /// A volume on the node that is not among those that pods want and that can be set up.
+    fn unlisted(&mut self, volume: &ActualVolume) {
+        let subject = volume_subject(volume);
+        let key = volume.key.clone();
+        match (self.may.volume(volume), &volume.record) {
+            (Ok(()), Some(record)) => {
+                if self.taken.contains(&Exclusion::Pod(key.pod.clone())) {
+                    let reason = "TearDown waits for an operation on its pod".to_owned();
+                    return self.report(subject, Some(key), "Wait", reason);
+                }
+                let reason = match self.desired.wanted_volume(&key) {
+                    Wanted::No { by } => format!("not wanted any more ({by})"),
+                    Wanted::Yes { .. } | Wanted::Unknown { .. } => return,
+                };
+                let operation = Operation::TearDown {
+                    key: key.clone(),
+                    record: Box::new(record.clone()),
+                    trusted: volume.record_state == RecordState::Ok,
+                    reason,
+                };
+                self.start(subject, Some(key), operation, None);
+            }
+            (Ok(()), None) => self.held(subject, Some(key), &Held::NotUnderstood),
+            (Err(held), _) => self.held(subject, Some(key), &held),
+        }
+    }
+
+    /// The checkpoint of a wanted pod.
+    fn admit(&mut self, pod: &DesiredPod) {
+        if pod.only_checkpoint.is_some() || (pod.volumes.is_empty() && pod.waiting.is_empty()) {
+            return;
+        }
+        let reason = match self.checkpoints.get(&pod.pod.uid) {
+            None => "it is new here",
+            Some(old) if old.object != pod.object || old.source != pod.source || old.pod != pod.pod => "it changed",
+            Some(_) => return,
+        };
+        let operation = Operation::AdmitPod { pod: pod.pod.uid.clone(), reason: reason.into() };
+        self.start(pod_subject(pod), None, operation, None);
+    }
+
+    /// A volume that a pod wants and that can be set up.
+    fn wanted(&mut self, pod: &DesiredPod, volume: &Arc<DesiredVolume>, mounts: &mut Mounts) {
+        let names: Vec<_> = volume.outer_names.iter().map(|n| format!("{:?}", n.as_str())).collect();
+        let subject = format!("volume {} of {}", names.join(", "), pod_subject(pod));
+        let key = Some(volume.key.clone());
+        let actual = self.volumes.get(&volume.key).copied();
+        let reason = match self.need(volume, actual) {
+            Need::Nothing(reason) => return self.report(subject, key, "Keep", reason),
+            Need::HandsOff(reason) => return self.report(subject, key, "HandsOff", reason),
+            Need::Wait(reason) => return self.report(subject, key, "Wait", reason),
+            Need::SetUp(reason) => reason,
+        };
+        if self.input.running.contains(&Exclusion::Pod(pod.pod.uid.clone())) {
+            return self.report(subject, key, "Wait", "SetUp waits for an operation on its pod".into());
+        }
+        if !self.checkpoints.contains_key(&pod.pod.uid) {
+            return self.report(subject, key, "Wait", "SetUp waits for its pod to be admitted".into());
+        }
+        if volume.device_mount_path.is_some() && !self.has_no_device(volume, actual) {
+            let device = self.devices.get(&volume.unique_name).copied();
+            if let Some(why) = device.and_then(|d| d.conflict.as_ref()) {
+                return self.report(subject, key, "HandsOff", format!("its device: {why}"));
+            }
+            if device.is_none_or(|d| d.state != VolumeState::Mounted || d.record_state != RecordState::Ok) {
+                if let Some(mount) = device.filter(|d| d.record_state != RecordState::Ok).and_then(|d| d.mount.as_ref())
+                {
+                    let reason = format!("its device is mounted ({}) and no record tells what it is", mount.source);
+                    return self.report(subject, key, "HandsOff", reason);
+                }
+                let operation = Operation::MountDevice { volume: Arc::clone(volume), reason };
+                return self.start(subject, key, operation, Some(&mut mounts.devices));
+            }
+        }
+        let operation = Operation::SetUp { volume: Arc::clone(volume), reason };
+        self.start(subject, key, operation, Some(&mut mounts.volumes));
+    }
+
+    fn has_no_device(&self, volume: &DesiredVolume, actual: Option<&ActualVolume>) -> bool {
+        self.input.no_device.contains(&volume.unique_name)
+            || actual.is_some_and(|a| {
+                a.state == VolumeState::Mounted
+                    && a.record_state == RecordState::Ok
+                    && a.record.as_ref().is_some_and(|r| r.device_mount_path.is_none())
+            })
+    }
+
+    fn need(&self, volume: &DesiredVolume, actual: Option<&ActualVolume>) -> Need {
+        let Some(actual) = actual else { return Need::SetUp("it is not there yet".into()) };
+        if let Some(why) = &actual.conflict {
+            return Need::HandsOff(why.clone());
+        }
+        if actual.reconstruction == ReconstructionResult::Failed {
+            return Need::HandsOff(Held::NotUnderstood.to_string());
+        }
+        if actual.record_state != RecordState::Ok {
+            return match &actual.mount {
+                None => Need::SetUp("it has no record that can be used".into()),
+                Some(_) if adoptable(volume, actual) => {
+                    Need::SetUp("its record is lost, and what is mounted is what the pod wants".into())
+                }
+                Some(mount) => Need::HandsOff(format!(
+                    "{} {:?} is mounted there, and no record tells what it is; it is kept for the pod",
+                    mount.fs_type, mount.source
+                )),
+            };
+        }
+        match actual.state {
+            VolumeState::NotMounted | VolumeState::Uncertain => return Need::SetUp(actual.state_reason.clone()),
+            VolumeState::Unknown => return Need::Wait(actual.state_reason.clone()),
+            VolumeState::Mounted => {}
+        }
+        let missing = volume.sub_paths.iter().find(|wanted| {
+            !actual.sub_paths.iter().any(|seen| {
+                seen.container == wanted.container && seen.index == Some(wanted.index) && seen.mounted && seen.ours
+            })
+        });
+        if let Some(missing) = missing {
+            return Need::SetUp(format!(
+                "subPath {:?} of container {:?} is not mounted",
+                missing.sub_path, missing.container
+            ));
+        }
+        match self.input.verified.get(&volume.key) {
+            Some(then) if *then == digest(volume) => Need::Nothing(actual.state_reason.clone()),
+            Some(_) => Need::SetUp("what the pod wants of it changed".into()),
+            None if volume.content.is_some() => {
+                Need::SetUp("its content was not compared since the manager started".into())
+            }
+            None if self.input.verify.contains(&volume.key.plugin) => {
+                Need::SetUp("it was not checked since the manager started".into())
+            }
+            None if actual.record.as_ref().is_some_and(|record| differs(volume, record)) => {
+                Need::SetUp("what the pod wants of it changed".into())
+            }
+            None => Need::Nothing(actual.state_reason.clone()),
+        }
+    }
+
+    fn device(&mut self, device: &ActualDevice) {
+        let name = device.unique_name.as_ref().map_or_else(|| device.path.display().to_string(), ToString::to_string);
+        let subject = format!("device {name}");
+        match (self.may.device(device), &device.record) {
+            (Ok(()), Some(record)) => {
+                let operation = Operation::UnmountDevice {
+                    record: Box::new(record.clone()),
+                    trusted: device.record_state == RecordState::Ok,
+                    reason: "no pod uses or wants it".into(),
+                };
+                self.start(subject, None, operation, None);
+            }
+            (Ok(()), None) => self.held(subject, None, &Held::NotUnderstood),
+            (Err(held), _) => self.held(subject, None, &held),
+        }
+    }
+
+    /// Pods that are gone, and what is left of them.
+    fn pods(&mut self, actual: &Actual) {
+        let of_pods = actual.leftovers.iter().filter(|l| removable(l)).filter_map(|l| l.pod.as_ref());
+        let candidates: BTreeSet<&PodUid> = actual.checkpoints.iter().map(|c| &c.pod.uid).chain(of_pods).collect();
+        let mut forgotten = HashSet::new();
+        for pod in candidates {
+            if self.may.pod(pod).is_err() || self.running_pods.contains(pod) {
+                continue;
+            }
+            forgotten.insert(pod);
+            let operation =
+                Operation::ForgetPod { pod: pod.clone(), reason: "it is gone and has no volume left".into() };
+            self.start(format!("pod {pod}"), None, operation, None);
+        }
+        for leftover in &actual.leftovers {
+            let subject = leftover.path.display().to_string();
+            let Some(pod) = &leftover.pod else {
+                let reason = "it is in no pod's folder, so whose it is cannot be told".to_owned();
+                self.report(subject, None, "HandsOff", reason);
+                continue;
+            };
+            match self.may.pod(pod) {
+                Err(held) => self.held(subject, None, &held),
+                Ok(()) if forgotten.contains(pod) && removable(leftover) => {
+                    self.report(subject, None, "ForgetPod", format!("pod {pod} is gone"));
+                }
+                Ok(()) if removable(leftover) => {
+                    self.report(subject, None, "Wait", "an operation on its pod is under way".into());
+                }
+                Ok(()) => {
+                    let reason = format!("pod {pod} is gone, but these files are nobody's known volume; they are kept");
+                    self.report(subject, None, "HandsOff", reason);
+                }
+            }
+        }
+    }
+}
+
+impl Exclusion {
+    /// The pod that it is about.
+    fn pod(&self) -> Option<&PodUid> {
+        match self {
+            Self::Volume(key) => Some(&key.pod),
+            Self::Pod(pod) => Some(pod),
+            Self::Device(_) => None,
+        }
+    }
+}
+
+/// Whether forgetting a gone pod removes this.
+fn removable(leftover: &Leftover) -> bool {
+    match leftover.kind {
+        LeftoverKind::EmptyPodDir | LeftoverKind::SubPath => true,
+        LeftoverKind::StaleMount => leftover.mounted,
+        LeftoverKind::PodDirWithData | LeftoverKind::LoopDevice | LeftoverKind::Socket | LeftoverKind::Unknown => false,
+    }
+}
+
+/// Whether a mount without a record may be taken for what the pod wants: its plugin can tell from the layout what it
+/// is, nothing of that contradicts the wish, and it is the only layer.
+fn adoptable(volume: &DesiredVolume, actual: &ActualVolume) -> bool {
+    let single = actual.mount.as_ref().is_some_and(|m| m.stack == 1);
+    let told = matches!(actual.reconstruction, ReconstructionResult::Partial { .. });
+    let agrees = |told: Option<&Verbatim>, wanted: Option<&Verbatim>| match (told, wanted) {
+        (None, _) => true,
+        (Some(_), None) => false,
+        (Some(told), Some(wanted)) => match (told.parse(), wanted.parse()) {
+            (Ok(told), Ok(wanted)) => within(&told, &wanted),
+            _ => false,
+        },
+    };
+    let source = &volume.spec.source;
+    single
+        && told
+        && agrees(actual.spec_volume.as_ref(), Some(&source.volume().raw))
+        && agrees(actual.spec_persistent_volume.as_ref(), source.persistent_volume().map(|p| &p.raw))
+}
+
+/// Whether each field of the first stands in the second with the same value.
+fn within(part: &serde_json::Value, whole: &serde_json::Value) -> bool {
+    match (part, whole) {
+        (serde_json::Value::Object(part), serde_json::Value::Object(whole)) => {
+            part.iter().all(|(name, value)| whole.get(name).is_some_and(|other| within(value, other)))
+        }
+        _ => part == whole,
+    }
+}
+
+/// Whether the record says something else than the pod wants now.
+fn differs(volume: &DesiredVolume, record: &refloat_record::PodVolume) -> bool {
+    let source = &volume.spec.source;
+    record.volume_names != volume.outer_names
+        || record.fs_group != volume.fs_group
+        || record.read_only != volume.spec.read_only
+        || record.mount_options != volume.spec.mount_options
+        || record.volume != source.volume().raw
+        || record.persistent_volume.as_ref() != source.persistent_volume().map(|p| &p.raw)
+}
+
+fn pod_subject(pod: &DesiredPod) -> String {
+    format!("pod {}/{} ({})", pod.pod.namespace, pod.pod.name, pod.pod.uid)
+}
+
+fn volume_subject(volume: &ActualVolume) -> String {
+    let pod = match &volume.pod_name {
+        Some((namespace, name)) => format!("pod {namespace}/{name} ({})", volume.key.pod),
+        None => format!("pod {}", volume.key.pod),
+    };
+    match volume.outer_names.first() {
+        Some(name) => format!("volume {:?} of {pod}", name.as_str()),
+        None => format!("volume {:?} of {pod}", volume.key.spec_name.as_str()),
+    }
+}
+
+/// How long to wait before the next try after this many failures in a row: 0.5 s, doubled each time, at most 2 min 2 s.
+///
+/// # Source
+/// `initialDurationBeforeRetry` and `maxDurationBeforeRetry` of the kubelet's `goroutinemap/exponentialbackoff`.
+pub(crate) fn back_off(failures: u32) -> Duration {
+    const FIRST: Duration = Duration::from_millis(500);
+    const LAST: Duration = Duration::from_secs(122);
+    FIRST.checked_mul(1u32.checked_shl(failures.saturating_sub(1)).unwrap_or(u32::MAX)).map_or(LAST, |d| d.min(LAST))
+}

@@ -1,0 +1,283 @@
+//! Devices mounted for pods, by records and by the mounts at global paths; and who uses them.
+//!
+//! Users are counted from records and from the mount table, so that a missing record hides nobody: each mount of
+//! the same file system whose root is the device's or lies in it is a reference. The mounts of one file system are
+//! looked through once, however many devices share it.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::path::{Path, PathBuf};
+
+use refloat_mount::{Device, Mount, MountTable};
+use refloat_record::{DeviceMount, PluginName, PodUid, Record, RecordKey, RelPath, VolumeMode};
+use refloat_volume::{Problem, layout};
+
+use super::mounts::{Match, seen, told};
+use super::volumes::stale;
+use super::{Context, Mounts};
+use crate::{ActualDevice, ActualVolume, Leftover, RecordState, VolumeState};
+
+/// The one plugin with devices whose global path names the volume: the `PersistentVolume`'s name is the folder's and
+/// the volume's own.
+pub(super) const LOCAL: &str = "kubernetes.io/local-volume";
+
+/// Finds and concludes the devices. Mounts below the root that are no device's and no pod's come back as leftovers.
+pub(super) fn conclude(context: &Context<'_>, volumes: &[ActualVolume]) -> (Vec<ActualDevice>, Vec<Leftover>) {
+    let root = context.mounts.root;
+    let mut devices: BTreeMap<PathBuf, ActualDevice> = BTreeMap::new();
+    for record in &context.evidence.records.records {
+        let Record::DeviceMount(record) = record else { continue };
+        let device = with_record(context, record);
+        let mut path = device.path.clone();
+        if let Some(other) = devices.get_mut(&path) {
+            // Both are kept and shown, neither is acted on.
+            let why = format!("two records have the global path {}", path.display());
+            other.conflict.get_or_insert_with(|| why.clone());
+            path.push(device.unique_name.as_ref().map_or("", |n| n.as_str()));
+            devices.insert(path, ActualDevice { conflict: Some(why), ..device });
+            continue;
+        }
+        devices.insert(path, device);
+    }
+    let mut leftovers = vec![];
+    let pods = root.join(layout::PODS);
+    let mut last: Option<&Path> = None;
+    for mount in context.mounts.table.under(root) {
+        let point = mount.point();
+        if point.starts_with(&pods) && point != pods || last == Some(point) || devices.contains_key(point) {
+            continue;
+        }
+        last = Some(point);
+        match point.strip_prefix(root).ok().and_then(global) {
+            Some((plugin, rel)) => {
+                devices.insert(point.to_path_buf(), without_record(context, plugin, rel));
+            }
+            None => leftovers.push(stale(point, None)),
+        }
+    }
+    for folder in context.evidence.tree.iter().flat_map(|t| &t.global_folders) {
+        let path = root.join(folder);
+        if let Some((plugin, rel)) = global(folder)
+            && !devices.contains_key(&path)
+        {
+            devices.insert(path, without_record(context, plugin, rel));
+        }
+    }
+    let mut devices: Vec<_> = devices.into_values().collect();
+    users_by_record(context, &mut devices, volumes);
+    users_by_table(&context.mounts, &mut devices);
+    devices.sort_unstable_by(|a, b| (&a.unique_name, &a.path).cmp(&(&b.unique_name, &b.path)));
+    (devices, leftovers)
+}
+
+/// The plugin whose global mount a path below the root is, by the kubelet's layout.
+fn global(rel: &Path) -> Option<(PluginName, RelPath)> {
+    let parts: Vec<&str> = rel.iter().map(|p| p.to_str()).collect::<Option<_>>()?;
+    let plugin = match parts.as_slice() {
+        ["plugins", "kubernetes.io", "csi", driver, _, "globalmount"] if *driver != "volumeDevices" => "csi",
+        ["plugins", "kubernetes.io", plugin, "mounts", _, ..] => plugin,
+        ["plugins", "kubernetes.io", plugin @ "iscsi", interface, _] if interface.starts_with("iface-") => plugin,
+        ["plugins", "kubernetes.io", plugin @ "fc", name] if *name != "volumeDevices" => plugin,
+        ["plugins", "kubernetes.io", "flexvolume", vendor, driver, "mounts", _] => {
+            return Some((PluginName::new(format!("{vendor}/{driver}")).ok()?, RelPath::new(rel.to_str()?).ok()?));
+        }
+        _ => return None,
+    };
+    Some((PluginName::new(format!("kubernetes.io/{plugin}")).ok()?, RelPath::new(rel.to_str()?).ok()?))
+}
+
+fn with_record(context: &Context<'_>, record: &DeviceMount) -> ActualDevice {
+    let path = record.device_mount_path.below(context.mounts.root);
+    let same_boot = record.boot_id == context.evidence.boot_id;
+    let stack = context.mounts.stack(&path);
+    let matched = context.mounts.matches(&stack, record.mount.as_ref(), same_boot);
+    let mut device = ActualDevice {
+        unique_name: Some(record.unique_name.clone()),
+        plugin: record.plugin.clone(),
+        path,
+        device: record.device.clone(),
+        mount: seen(&stack, matches!(matched, Match::Ours | Match::Adopted)),
+        state: VolumeState::NotMounted,
+        record_state: RecordState::Ok,
+        record: Some(record.clone()),
+        users: vec![],
+        other_references: vec![],
+        conflict: None,
+        problems: vec![],
+    };
+    match matched {
+        Match::Nothing => {}
+        Match::Ours | Match::Adopted => device.state = VolumeState::Mounted,
+        Match::Conflict(why) => {
+            device.state = VolumeState::Uncertain;
+            device.conflict = Some(why);
+        }
+    }
+    let below = record.device_mount_path.as_str().strip_prefix(layout::PLUGINS);
+    if !below.is_some_and(|rest| rest.starts_with('/')) {
+        let path = &record.device_mount_path;
+        device.state = VolumeState::Unknown;
+        device.conflict =
+            Some(format!("its record has the global path {path}, which is not below {}", layout::PLUGINS));
+    } else if context.plugins.by_name(&record.plugin).is_none() {
+        device.conflict =
+            Some(format!("{} is not built in, and only it knows how its devices are undone", record.plugin));
+    }
+    if let Some(why) = &device.conflict {
+        device.problems.push(Problem::new(
+            "Conflict",
+            format!("device {}: {why}", record.unique_name),
+            "Refloat keeps its hands off it until that changes.",
+        ));
+    }
+    device
+}
+
+fn without_record(context: &Context<'_>, plugin: PluginName, rel: RelPath) -> ActualDevice {
+    let path = rel.below(context.mounts.root);
+    let stack = context.mounts.stack(&path);
+    let name = rel.as_path().file_name().and_then(|n| n.to_str()).unwrap_or_default();
+    let unique_name = (plugin.as_str() == LOCAL && rel.as_path().iter().count() == 5)
+        .then(|| layout::unique_name_of_device(&plugin, name).ok())
+        .flatten();
+    let key = unique_name.clone().map(RecordKey::DeviceMount);
+    let lost = key.as_ref().and_then(|key| context.unreadable.get(key));
+    let known = context.plugins.by_name(&plugin).is_some();
+    let conflict = if !known {
+        Some(format!("{plugin} is not built in, and only it knows how its devices are undone"))
+    } else if unique_name.is_none() {
+        Some("its unique volume name cannot be told".to_owned())
+    } else {
+        None
+    };
+    let mut problems: Vec<_> = lost.map(|(_, p)| p.clone()).into_iter().collect();
+    if !stack.is_empty() && problems.is_empty() {
+        problems.push(Problem::new(
+            "RecordMissing",
+            format!("a device is mounted at {}, and no record tells what it is", path.display()),
+            "It stays while anything uses it.",
+        ));
+    }
+    let record = unique_name.clone().filter(|_| conflict.is_none()).map(|unique_name| DeviceMount {
+        unique_name,
+        plugin: plugin.clone(),
+        mode: VolumeMode::Filesystem,
+        persistent_volume: None,
+        volume: None,
+        device: None,
+        device_mount_path: rel,
+        mount: told(&stack),
+        publish_context: None,
+        boot_id: context.evidence.boot_id.clone(),
+        provider_info: None,
+    });
+    ActualDevice {
+        unique_name,
+        plugin,
+        path,
+        device: stack.last().map(|m| m.source().into_owned()),
+        mount: seen(&stack, false),
+        state: if stack.is_empty() { VolumeState::NotMounted } else { VolumeState::Mounted },
+        record_state: lost.map_or(RecordState::Missing, |(state, _)| *state),
+        record,
+        users: vec![],
+        other_references: vec![],
+        conflict,
+        problems,
+    }
+}
+
+fn users_by_record(context: &Context<'_>, devices: &mut [ActualDevice], volumes: &[ActualVolume]) {
+    let mut by_name: HashMap<&str, BTreeSet<&PodUid>> = HashMap::new();
+    let mut by_path: HashMap<PathBuf, BTreeSet<&PodUid>> = HashMap::new();
+    for volume in volumes {
+        if let Some(name) = &volume.unique_name {
+            by_name.entry(name.as_str()).or_default().insert(&volume.key.pod);
+        }
+        if let Some(path) = volume.record.as_ref().and_then(|r| r.device_mount_path.as_ref()) {
+            by_path.entry(path.below(context.mounts.root)).or_default().insert(&volume.key.pod);
+        }
+    }
+    for device in devices {
+        let named = device.unique_name.as_ref().and_then(|n| by_name.get(n.as_str()));
+        let users = named.into_iter().chain(by_path.get(&device.path)).flatten();
+        device.users.extend(users.map(|pod| (*pod).clone()));
+    }
+}
+
+fn users_by_table(mounts: &Mounts<'_>, devices: &mut [ActualDevice]) {
+    let paths: BTreeSet<PathBuf> = devices.iter().map(|d| d.path.clone()).collect();
+    let mut roots: HashMap<Device, HashMap<PathBuf, Vec<usize>>> = HashMap::new();
+    for (index, device) in devices.iter().enumerate() {
+        if let Some(top) = mounts.stack(&device.path).last() {
+            roots.entry(top.device()).or_default().entry(top.root().to_path_buf()).or_default().push(index);
+        }
+    }
+    for (number, roots) in roots {
+        for mount in mounts.table.of_device(number) {
+            let Some(users) = mount.root().ancestors().find_map(|root| roots.get(root)) else { continue };
+            match reference(mounts, mount, &|point| paths.contains(point)) {
+                Reference::None => {}
+                Reference::Pod(pod) => users.iter().for_each(|i| devices[*i].users.push(pod.clone())),
+                Reference::Other => {
+                    users.iter().for_each(|i| devices[*i].other_references.push(mount.point().to_path_buf()));
+                }
+            }
+        }
+    }
+    for device in devices {
+        device.users.sort_unstable();
+        device.users.dedup();
+        device.other_references.sort_unstable();
+        device.other_references.dedup();
+    }
+}
+
+/// Whose mount it is.
+enum Reference {
+    /// Nobody's that counts: a global path, or a mirror of something below the root.
+    None,
+    Pod(PodUid),
+    Other,
+}
+
+fn reference(mounts: &Mounts<'_>, mount: Mount<'_>, is_global: &dyn Fn(&Path) -> bool) -> Reference {
+    let point = mount.point();
+    if is_global(point) {
+        return Reference::None;
+    }
+    let pods = mounts.root.join(layout::PODS);
+    let uid = |point: &Path| {
+        let first = point.strip_prefix(&pods).ok()?.iter().next()?.to_str()?;
+        PodUid::new(first).ok()
+    };
+    if let Some(pod) = uid(point) {
+        return Reference::Pod(pod);
+    }
+    if mounts.mirrored(mount).is_some() {
+        // What it mirrors is counted at its own path.
+        return Reference::None;
+    }
+    Reference::Other
+}
+
+/// The mount points that show the file system at this global path, or a part of it, besides the global path itself:
+/// what is asked once more right before a device is unmounted.
+pub(crate) fn references(table: &MountTable, root: &Path, path: &Path) -> Vec<PathBuf> {
+    let mounts = Mounts::new(table, root);
+    let stack = mounts.stack(path);
+    let Some(top) = stack.last() else { return vec![] };
+    let mut found: Vec<PathBuf> = table
+        .of_device(top.device())
+        .into_iter()
+        .filter(|m| m.root().starts_with(top.root()))
+        .filter(|m| !matches!(reference(&mounts, *m, &|point| is_global(root, point)), Reference::None))
+        .map(|m| m.point().to_path_buf())
+        .collect();
+    found.sort_unstable();
+    found.dedup();
+    found
+}
+
+fn is_global(root: &Path, point: &Path) -> bool {
+    point.strip_prefix(root).is_ok_and(|rel| global(rel).is_some())
+}

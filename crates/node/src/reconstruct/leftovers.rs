@@ -1,0 +1,86 @@
+//! What belongs to no volume: folders of pods that have none, and subPath folders without a volume.
+
+use std::collections::HashSet;
+
+use refloat_volume::{Problem, layout};
+
+use super::Context;
+use crate::evidence::PodTree;
+use crate::{ActualVolume, Leftover, LeftoverKind};
+
+/// The folders in `pods/` that no volume explains.
+pub(super) fn pod_folders(context: &Context<'_>, volumes: &[ActualVolume]) -> Vec<Leftover> {
+    let root = context.mounts.root;
+    let known: HashSet<&str> = volumes.iter().map(|v| v.key.pod.as_str()).collect();
+    let mut found = vec![];
+    for pod in context.evidence.tree.iter().flat_map(|t| &t.pods) {
+        let path = root.join(&pod.path);
+        let Some(uid) = &pod.uid else {
+            found.push(Leftover {
+                problems: vec![Problem::new(
+                    "UnreadableName",
+                    format!("{} has a name that no pod's uid can have", path.display()),
+                    "Find out who made it. Refloat leaves it alone.",
+                )],
+                path,
+                kind: LeftoverKind::Unknown,
+                pod: None,
+                mounted: false,
+            });
+            continue;
+        };
+        if known.contains(uid.as_str()) {
+            found.extend(sub_path_folders(context, pod, volumes));
+            continue;
+        }
+        let checkpoint = context.checkpoints.contains_key(uid);
+        match pod.files {
+            Some(false) if checkpoint => {}
+            Some(false) => found.push(Leftover {
+                path,
+                kind: LeftoverKind::EmptyPodDir,
+                pod: Some(uid.clone()),
+                mounted: false,
+                problems: vec![],
+            }),
+            Some(true) | None => found.push(Leftover {
+                problems: vec![Problem::new(
+                    "PodDirWithData",
+                    format!("{} holds files that belong to no known volume", path.display()),
+                    "They are kept. Look whether anybody needs them before you remove them.",
+                )],
+                path,
+                kind: LeftoverKind::PodDirWithData,
+                pod: Some(uid.clone()),
+                mounted: false,
+            }),
+        }
+    }
+    found
+}
+
+/// subPath folders where nothing is mounted and whose spec name no volume of the pod has.
+fn sub_path_folders(context: &Context<'_>, pod: &PodTree, volumes: &[ActualVolume]) -> Vec<Leftover> {
+    let Some(uid) = &pod.uid else { return vec![] };
+    if pod.sub_paths.is_empty() {
+        return vec![];
+    }
+    let from = volumes.partition_point(|v| v.key.pod < *uid);
+    let specs: HashSet<&str> =
+        volumes[from..].iter().take_while(|v| v.key.pod == *uid).map(|v| v.key.spec_name.as_str()).collect();
+    let unexplained = pod.sub_paths.iter().filter(|path| {
+        let spec = path.iter().nth(1).and_then(|s| s.to_str());
+        path.starts_with(layout::VOLUME_SUBPATHS) && !spec.is_some_and(|s| specs.contains(s))
+    });
+    unexplained
+        .map(|path| context.mounts.root.join(&pod.path).join(path))
+        .filter(|path| context.mounts.table.at(path).is_none())
+        .map(|path| Leftover {
+            path,
+            kind: LeftoverKind::SubPath,
+            pod: Some(uid.clone()),
+            mounted: false,
+            problems: vec![],
+        })
+        .collect()
+}

@@ -1,0 +1,199 @@
+//! The mount table as this node sees its own root: stacks without hidden copies, and mirrors of the root.
+//!
+//! A root that is bound, or lies in a tree that is bound elsewhere, makes each mount below it show more than once.
+//! Two kinds of copies are told apart from real mounts:
+//!
+//! - a **hidden copy** has the same mount point, but hangs on another parent than the mount through which the path is
+//!   seen. A true stack is a chain, each mount the child of the one before; what is not in the chain cannot be reached
+//!   by the path and is left out.
+//! - a **mirror** has a mount point elsewhere. Some other mount shows the folder that is the node root (the same
+//!   device, and a root above, at or below it), so each path below the node root has a second spelling there. A
+//!   mount whose path is such a second spelling, and whose first spelling shows the same device and root, is a mirror.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+
+use refloat_mount::{Mount, MountTable};
+use refloat_record::RecordedMount;
+
+use crate::MountSeen;
+
+/// The suffix that the kernel gives to a root that was deleted.
+const DELETED: &str = "//deleted";
+
+/// The table, seen from the node root.
+pub(crate) struct Mounts<'e> {
+    pub(crate) table: &'e MountTable,
+    pub(crate) root: &'e Path,
+    /// Second spellings: what starts with the first path is what starts with the second.
+    mirrors: Vec<(PathBuf, PathBuf)>,
+}
+
+/// What a record's mount and the mounts at its path have to say to each other.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Match {
+    /// Nothing is mounted there.
+    Nothing,
+    /// The recorded mount is there; on top, or under layers of its own origin.
+    Ours,
+    /// A mount as announced is there; the record does not have its id.
+    Adopted,
+    /// Something else is there.
+    Conflict(String),
+}
+
+impl<'e> Mounts<'e> {
+    pub(crate) fn new(table: &'e MountTable, root: &'e Path) -> Self {
+        let mut mirrors = vec![];
+        if let Some(cover) = table.covering(root)
+            && let Ok(inside) = root.strip_prefix(cover.point())
+        {
+            let own = join(cover.root(), inside);
+            for mount in table.of_device(cover.device()) {
+                if mount.point().starts_with(root) && mount.point() != root {
+                    continue;
+                }
+                let pair = if let Ok(rest) = own.strip_prefix(mount.root()) {
+                    (join(mount.point(), rest), root.to_path_buf())
+                } else if let Ok(rest) = mount.root().strip_prefix(&own) {
+                    (mount.point().to_path_buf(), join(root, rest))
+                } else {
+                    continue;
+                };
+                if pair.0 != pair.1 {
+                    mirrors.push(pair);
+                }
+            }
+        }
+        mirrors.sort_unstable();
+        mirrors.dedup();
+        Self { table, root, mirrors }
+    }
+
+    /// The mounts at this path that lie over one another, lowest first, without hidden copies.
+    pub(crate) fn stack(&self, path: &Path) -> Vec<Mount<'e>> {
+        let all = self.table.stack(path);
+        if all.len() < 2 {
+            return all;
+        }
+        let Some(cover) = path.parent().and_then(|p| self.table.covering(p)) else { return all };
+        let children: HashMap<u32, Mount<'e>> = all.iter().map(|m| (m.parent_short_id(), *m)).collect();
+        let mut parent = cover.short_id();
+        let mut chain: Vec<Mount<'e>> = vec![];
+        // Bounded, since a table that was made up may hold a circle.
+        while let Some(next) = children.get(&parent)
+            && chain.len() < all.len()
+        {
+            parent = next.short_id();
+            chain.push(*next);
+        }
+        // A table in which the parents do not fit (one that changed while it was read): better all than none.
+        if chain.is_empty() { all } else { chain }
+    }
+
+    /// The path below the node root that this path is a second spelling of, if it is a mirror of a mount there.
+    pub(crate) fn mirrored(&self, mount: Mount<'_>) -> Option<PathBuf> {
+        self.mirrors.iter().find_map(|(mirror, real)| {
+            let real = join(real, mount.point().strip_prefix(mirror).ok()?);
+            let same = |m: &Mount<'_>| m.device() == mount.device() && m.root() == mount.root();
+            self.table.stack(&real).iter().any(same).then_some(real)
+        })
+    }
+
+    /// What a record announces against what is there. `same_boot` is whether the record is of this boot.
+    pub(crate) fn matches(&self, stack: &[Mount<'e>], recorded: Option<&RecordedMount>, same_boot: bool) -> Match {
+        let Some(top) = stack.last() else { return Match::Nothing };
+        let Some(recorded) = recorded else {
+            return Match::Conflict(format!("{} is mounted there, but the record announces no mount", shown(*top)));
+        };
+        if !same_boot {
+            return Match::Conflict(format!(
+                "{} is mounted there, but the record is of another boot, so it cannot be the recorded mount",
+                shown(*top)
+            ));
+        }
+        let same_origin = |mount: &Mount<'_>, as_this: &Mount<'_>| {
+            mount.device() == as_this.device() && mount.root() == as_this.root()
+        };
+        let id = recorded.id.filter(|_| stack.iter().all(|m| m.id().is_some()));
+        if let Some(id) = id {
+            let Some(place) = stack.iter().position(|m| m.id().is_some_and(|i| i.0 == id)) else {
+                return Match::Conflict(format!(
+                    "{} is mounted there, with mount id {}; the recorded mount is {id} and is not there",
+                    shown(*top),
+                    top.id().map_or(0, |i| i.0.get()),
+                ));
+            };
+            return match stack.iter().find(|m| !same_origin(m, &stack[place])) {
+                None => Match::Ours,
+                Some(other) => Match::Conflict(format!(
+                    "{} is mounted there too, over or under the recorded mount {id}",
+                    shown(*other)
+                )),
+            };
+        }
+        if !agrees(*top, recorded) {
+            return Match::Conflict(format!(
+                "{} is mounted there; the record announces type {:?}, source {:?}, root {:?}",
+                shown(*top),
+                recorded.fs_type,
+                recorded.source,
+                recorded.root
+            ));
+        }
+        if recorded.fs_type.is_empty() && recorded.source.is_empty() && recorded.root.is_empty() && stack.len() > 1 {
+            return Match::Conflict("several mounts lie there, and the record tells none of them".into());
+        }
+        match stack.iter().find(|m| !same_origin(m, top)) {
+            None => Match::Adopted,
+            Some(other) => Match::Conflict(format!("{} is mounted there too", shown(*other))),
+        }
+    }
+}
+
+/// Whether the mount is as announced. What the record does not know is not compared.
+fn agrees(mount: Mount<'_>, recorded: &RecordedMount) -> bool {
+    let root = mount.root().to_string_lossy();
+    let root = root.strip_suffix(DELETED).unwrap_or(&root);
+    (recorded.fs_type.is_empty() || recorded.fs_type == mount.fs_type())
+        && (recorded.source.is_empty() || recorded.source == mount.source())
+        && (recorded.root.is_empty() || recorded.root == root)
+}
+
+/// A mount in a sentence.
+pub(crate) fn shown(mount: Mount<'_>) -> String {
+    format!("{} {:?} (root {})", mount.fs_type(), mount.source(), mount.root().display())
+}
+
+/// What is seen of a stack: its topmost mount.
+pub(crate) fn seen(stack: &[Mount<'_>], ours: bool) -> Option<MountSeen> {
+    let top = stack.last()?;
+    let fs_options = top.fs_options();
+    let separator = if fs_options.is_empty() { "" } else { "," };
+    Some(MountSeen {
+        id: top.id(),
+        fs_type: top.fs_type().into_owned(),
+        source: top.source().into_owned(),
+        root: top.root().to_path_buf(),
+        options: format!("{}{separator}{fs_options}", top.options()),
+        stack: stack.len(),
+        ours,
+    })
+}
+
+/// A record's words for a mount that was found.
+pub(crate) fn told(stack: &[Mount<'_>]) -> Option<RecordedMount> {
+    let top = stack.last()?;
+    let root = top.root().to_string_lossy();
+    Some(RecordedMount {
+        id: top.id().map(|id| id.0),
+        fs_type: top.fs_type().into_owned(),
+        source: top.source().into_owned(),
+        root: root.strip_suffix(DELETED).unwrap_or(&root).to_owned(),
+    })
+}
+
+/// `Path::join` that adds no slash for an empty rest.
+fn join(path: &Path, rest: &Path) -> PathBuf {
+    if rest.as_os_str().is_empty() { path.to_path_buf() } else { path.join(rest) }
+}
