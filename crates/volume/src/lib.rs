@@ -7,6 +7,7 @@
 //! UnmountDevice get that record, never a live API object.
 
 mod atomic_writer;
+mod beneath;
 mod error;
 mod fs_group;
 mod host;
