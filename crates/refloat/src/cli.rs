@@ -1,0 +1,188 @@
+//! The command line: every command and flag, defined once. Help and completions come from here.
+#![allow(clippy::doc_markdown)] // the comments are the help that users read, without marks
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+/// The volume manager of a Kubernetes node whose memory is on disk.
+#[derive(Debug, Parser)]
+#[command(
+    name = "refloat",
+    version,
+    about = "The volume manager of a Kubernetes node whose memory is on disk.",
+    after_help = "Exit codes: 0 done, nothing wrong; 1 it could not be done; 2 bad usage or configuration; \
+                  3 done, but something needs attention.",
+    propagate_version = true,
+    disable_help_subcommand = true
+)]
+pub(crate) struct Cli {
+    #[command(flatten)]
+    pub(crate) shared: Shared,
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+/// Flags that all commands share. Absent ones come from the configuration file, then from the defaults.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Flags of all commands")]
+pub(crate) struct Shared {
+    /// The node root: the kubelet's root folder [default: /var/lib/kubelet]
+    #[arg(long, global = true, env = "REFLOAT_ROOT_DIR", value_name = "DIR")]
+    pub(crate) root_dir: Option<PathBuf>,
+    /// The state folder: where the records are [default: /var/lib/refloat]
+    #[arg(long, global = true, env = "REFLOAT_STATE_DIR", value_name = "DIR")]
+    pub(crate) state_dir: Option<PathBuf>,
+    /// How to print [default: table]
+    #[arg(short, long, global = true, env = "REFLOAT_OUTPUT", value_name = "FORMAT")]
+    pub(crate) output: Option<OutputFormat>,
+    /// When to use colours [default: auto: on a terminal, unless NO_COLOR is set]
+    #[arg(long, global = true, env = "REFLOAT_COLOR", value_name = "WHEN")]
+    pub(crate) color: Option<ColorWhen>,
+    /// Say more on standard error: once for each step, twice for each detail (REFLOAT_VERBOSE=1 or 2)
+    #[arg(short, long, global = true, action = clap::ArgAction::Count)]
+    pub(crate) verbose: u8,
+    /// How to print messages on standard error [default: text]
+    #[arg(long, global = true, env = "REFLOAT_LOG_FORMAT", value_name = "FORMAT")]
+    pub(crate) log_format: Option<LogFormat>,
+    /// A configuration file (kind RefloatConfiguration, apiVersion refloat.dev/v1); flags and environment win
+    #[arg(long, global = true, env = "REFLOAT_CONFIG", value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
+}
+
+/// How results are printed.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum OutputFormat {
+    /// A table that fits the terminal
+    #[default]
+    Table,
+    /// A table with more columns
+    Wide,
+    /// One JSON object
+    Json,
+    /// One YAML document
+    Yaml,
+}
+
+/// When colours are used.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum ColorWhen {
+    /// On a terminal, unless `NO_COLOR` is set
+    #[default]
+    Auto,
+    /// Always
+    Always,
+    /// Never
+    Never,
+}
+
+/// How messages are printed.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum LogFormat {
+    /// For people
+    #[default]
+    Text,
+    /// One JSON object a line
+    Json,
+}
+
+/// The commands.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Show every volume, device and leftover under the node root
+    ///
+    /// Reads the records, the mount table and the folders, and changes nothing. Without --manifests only the
+    /// records can tell whether a pod is wanted.
+    Scan(ScanArgs),
+    /// Explain one volume, pod or path: what it is, who wants it, and why that was concluded
+    ///
+    /// Prints every piece of evidence, the conclusion, and what would happen next. Changes nothing.
+    Explain(ExplainArgs),
+    /// Run the volume manager: make what the pods want, keep records, clean up
+    ///
+    /// SIGTERM and SIGINT stop it in order and leave every volume mounted.
+    Node(NodeArgs),
+    /// Look at the record store
+    #[command(subcommand)]
+    Record(RecordCommand),
+    /// Check what Refloat needs on this node, and say what to do about what is missing
+    Doctor,
+    /// Show in under a minute what Refloat is for, in a mount namespace and a folder of its own
+    ///
+    /// Pods get volumes, the manager is killed hard, a pod is deleted meanwhile, and a restart finds out. Needs no
+    /// cluster and leaves nothing behind.
+    Demo,
+    /// Print the completion script for a shell
+    Completion {
+        /// The shell
+        shell: clap_complete::Shell,
+    },
+    /// Print the version
+    Version,
+    /// Read the actual state once and print how long it took
+    #[command(hide = true)]
+    BenchReconstruct,
+}
+
+/// Arguments of `scan`.
+#[derive(Debug, Args)]
+pub(crate) struct ScanArgs {
+    /// A manifest folder: says which pods are wanted
+    #[arg(long, env = "REFLOAT_MANIFESTS", value_name = "DIR")]
+    pub(crate) manifests: Option<PathBuf>,
+}
+
+/// Arguments of `explain`.
+#[derive(Debug, Args)]
+pub(crate) struct ExplainArgs {
+    /// A pod (uid or namespace/name), a volume (uid/volume, its path, its unique name), a device or any path
+    pub(crate) target: String,
+    /// A manifest folder: says which pods are wanted
+    #[arg(long, env = "REFLOAT_MANIFESTS", value_name = "DIR")]
+    pub(crate) manifests: Option<PathBuf>,
+}
+
+/// Arguments of `node`.
+#[derive(Debug, Args)]
+pub(crate) struct NodeArgs {
+    /// The manifest folder: Pod, PersistentVolume, PersistentVolumeClaim, ConfigMap and Secret documents in YAML
+    /// or JSON, watched for changes
+    #[arg(long, env = "REFLOAT_MANIFESTS", value_name = "DIR")]
+    pub(crate) manifests: Option<PathBuf>,
+    /// Make the world match, print the result as `scan` does, and exit
+    #[arg(long)]
+    pub(crate) once: bool,
+    /// How many operations run at once [default: 8]
+    #[arg(long, env = "REFLOAT_WORKERS", value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
+    pub(crate) workers: Option<u16>,
+    /// How long one operation may take before the manager goes on without it, in seconds [default: 120]
+    #[arg(long, env = "REFLOAT_OPERATION_DEADLINE", value_name = "SECONDS",
+          value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) operation_deadline: Option<u32>,
+    /// How long --once waits for what takes its time, in seconds [default: 60]
+    #[arg(long, env = "REFLOAT_PATIENCE", value_name = "SECONDS")]
+    pub(crate) patience: Option<u32>,
+    /// Be killed when the parent process ends
+    #[arg(long, hide = true)]
+    pub(crate) die_with_parent: bool,
+    /// Write no records: what that costs is measured against this. Volumes are forgotten by a restart.
+    #[arg(long, hide = true)]
+    pub(crate) without_records: bool,
+}
+
+/// The commands of `record`.
+#[derive(Debug, Subcommand)]
+pub(crate) enum RecordCommand {
+    /// List the records
+    List,
+    /// Print one record
+    Show {
+        /// Its file name, or what it is of: a pod uid, uid/volume, or a unique volume name
+        record: String,
+    },
+    /// Check every record file
+    Verify,
+}

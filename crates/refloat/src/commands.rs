@@ -1,0 +1,30 @@
+//! One module a command.
+
+mod bench_reconstruct;
+mod completion;
+mod demo;
+mod doctor;
+mod explain;
+mod node;
+mod record;
+mod scan;
+mod version;
+
+use crate::cli::Command;
+use crate::config::Settings;
+use crate::exit::{Done, Failure};
+
+/// Runs a command.
+pub(crate) fn run(command: &Command, settings: &Settings) -> Result<Done, Failure> {
+    match command {
+        Command::Scan(args) => scan::run(args, settings),
+        Command::Explain(args) => explain::run(args, settings),
+        Command::Node(args) => node::run(args, settings),
+        Command::Record(command) => record::run(command, settings),
+        Command::Doctor => doctor::run(settings),
+        Command::Demo => demo::run(settings),
+        Command::Completion { shell } => completion::run(*shell),
+        Command::Version => version::run(settings),
+        Command::BenchReconstruct => bench_reconstruct::run(settings),
+    }
+}

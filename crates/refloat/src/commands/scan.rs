@@ -1,0 +1,31 @@
+//! `refloat scan`: every volume, device and leftover under the node root.
+
+use crate::cli::{OutputFormat, ScanArgs};
+use crate::config::Settings;
+use crate::exit::{Done, Failure};
+use crate::look::{View, look};
+use crate::output::node_volumes::NodeVolumes;
+use crate::output::{json, scan_table, table::Look, yaml};
+
+use refloat_volume::Problem;
+
+/// Runs the command.
+pub(crate) fn run(args: &ScanArgs, settings: &Settings) -> Result<Done, Failure> {
+    let manifests = args.manifests.as_deref().or(settings.file.manifests.as_deref());
+    let view = look(settings, manifests)?;
+    print(&view, &[], settings)
+}
+
+/// Prints what was seen in the format that was asked for. `more` are problems that the view does not have.
+pub(crate) fn print(view: &View, more: &[Problem], settings: &Settings) -> Result<Done, Failure> {
+    let seen = NodeVolumes::new(view, more);
+    let mut out = std::io::BufWriter::new(std::io::stdout().lock());
+    match settings.output {
+        OutputFormat::Json => json(&mut out, &seen)?,
+        OutputFormat::Yaml => yaml(&mut out, &seen)?,
+        format @ (OutputFormat::Table | OutputFormat::Wide) => {
+            scan_table::scan(&mut out, Look::of_stdout(settings.color), &seen, format == OutputFormat::Wide)?;
+        }
+    }
+    Ok(Done::attention_if(seen.needs_attention()))
+}

@@ -1,0 +1,134 @@
+//! Looks at the node without changing it: gathers evidence, reconstructs, and asks who wants what.
+
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::time::Duration;
+
+use anyhow::Context;
+use jiff::Timestamp;
+use refloat_mount::{Kernel, NodeRoot, TableReader};
+use refloat_node::{Actual, Desired, Evidence, Gather, VolumeKey, Wanted, reconstruct};
+use refloat_record::{BootId, PodUid, Store};
+use refloat_volume::{Host, Plugins, Problem};
+
+use crate::config::Settings;
+use crate::exit::Failure;
+
+/// What was seen on the node.
+#[derive(Debug)]
+pub(crate) struct View {
+    /// The node root as the mount table spells it.
+    pub(crate) root: PathBuf,
+    /// The node root as it was given.
+    pub(crate) given_root: PathBuf,
+    /// The state folder.
+    pub(crate) state_dir: PathBuf,
+    /// This boot.
+    pub(crate) boot_id: BootId,
+    /// When it was seen.
+    pub(crate) scanned_at: Timestamp,
+    /// What was concluded.
+    pub(crate) actual: Actual,
+    /// Who says what is wanted.
+    pub(crate) authority: Authority,
+}
+
+/// Who says what is wanted.
+#[derive(Debug)]
+pub(crate) enum Authority {
+    /// Nobody but the pods' checkpoints: they say Yes, and nothing says No.
+    Checkpoints(Desired, Vec<PodUid>),
+    /// A source of pods.
+    Source(Desired),
+}
+
+impl Authority {
+    /// Only the checkpoints.
+    pub(crate) fn of_checkpoints(actual: &Actual) -> Self {
+        let incomplete = Some("no source of pods was asked".to_owned());
+        let desired = Desired { incomplete, source: "checkpoint".into(), ..Desired::default() };
+        Self::Checkpoints(desired, actual.checkpoints.iter().map(|c| c.pod.uid.clone()).collect())
+    }
+
+    /// Whether this pod is wanted.
+    pub(crate) fn wanted(&self, pod: &PodUid) -> Wanted {
+        match self {
+            Self::Checkpoints(_, pods) if pods.contains(pod) => Wanted::Yes { by: "checkpoint".into() },
+            Self::Checkpoints(desired, _) | Self::Source(desired) => desired.wanted(pod),
+        }
+    }
+
+    /// Whether this volume is wanted.
+    pub(crate) fn wanted_volume(&self, key: &VolumeKey) -> Wanted {
+        match self {
+            Self::Checkpoints(..) => self.wanted(&key.pod),
+            Self::Source(desired) => desired.wanted_volume(key),
+        }
+    }
+
+    /// What is wrong with the sources.
+    pub(crate) fn problems(&self) -> &[Problem] {
+        let (Self::Checkpoints(desired, _) | Self::Source(desired)) = self;
+        &desired.problems
+    }
+
+    /// The desired state as far as it is known.
+    pub(crate) fn desired(&self) -> &Desired {
+        let (Self::Checkpoints(desired, _) | Self::Source(desired)) = self;
+        desired
+    }
+}
+
+/// Looks at the node: records, mount table and folders, each in one pass.
+pub(crate) fn look(settings: &Settings, manifests: Option<&Path>) -> Result<View, Failure> {
+    let evidence = gather(settings)?;
+    let plugins = Plugins::builtin();
+    let actual = reconstruct(&evidence, &plugins);
+    let authority = match manifests {
+        None => Authority::of_checkpoints(&actual),
+        Some(folder) => Authority::Source(desired(folder, &actual, &plugins)?),
+    };
+    Ok(View {
+        root: evidence.root,
+        given_root: settings.root_dir.clone(),
+        state_dir: settings.state_dir.clone(),
+        boot_id: evidence.boot_id,
+        scanned_at: Timestamp::now(),
+        actual,
+        authority,
+    })
+}
+
+/// Gathers evidence: the records (read only), the mount table and the folders.
+pub(crate) fn gather(settings: &Settings) -> Result<Evidence, Failure> {
+    let kernel = Kernel::detect();
+    let host = Host {
+        root: open_root(settings)?,
+        kernel,
+        boot_id: boot_id()?,
+        tool_deadline: Duration::ZERO,
+        table: Mutex::new(TableReader::new(kernel)),
+    };
+    Gather::new(&host)
+        .read(|| Store::read(&settings.state_dir))
+        .context("cannot look at the node")
+        .map_err(|e| Failure::with_hint(e, "run as a user who may read the state folder; `refloat doctor` says more"))
+}
+
+/// Opens the node root. That it is not there is an error that says so, never "nothing to do".
+pub(crate) fn open_root(settings: &Settings) -> Result<NodeRoot, Failure> {
+    NodeRoot::open(&settings.root_dir)
+        .with_context(|| format!("cannot look at the node root {}", settings.root_dir.display()))
+        .map_err(|e| Failure::with_hint(e, "name the kubelet's root folder with --root-dir or REFLOAT_ROOT_DIR"))
+}
+
+fn desired(folder: &Path, actual: &Actual, plugins: &Plugins) -> Result<Desired, Failure> {
+    let _ = (folder, actual, plugins);
+    todo!()
+}
+
+/// The id of this boot.
+pub(crate) fn boot_id() -> Result<BootId, Failure> {
+    let id = refloat_node::evidence::boot_id().context("cannot read the boot id");
+    id.map_err(|e| Failure::with_hint(e, "mount proc at /proc"))
+}
