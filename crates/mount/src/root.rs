@@ -4,11 +4,20 @@
 //! symlink. Except where it says otherwise they do not cross a mount either, so a mount is seen as a mount and
 //! nothing below it is ever touched.
 
-use std::ffi::OsString;
+mod dir;
+mod tree;
+mod unmount;
+mod walk;
+
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-use crate::{MountTable, TableReader, UniqueMountId};
+use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags};
+use rustix::io::Errno;
+
+pub use dir::{Dir, DirEntry, EntryKind};
+use walk::{Xdev, checked, open_beneath, split};
+pub(crate) use walk::{open_entry, open_real, path_of, proc_path};
 
 /// Why a path beneath the root could not be opened, made or listed.
 #[derive(Debug, thiserror::Error)]
@@ -149,54 +158,6 @@ pub enum UnmountHow {
     Lazy,
 }
 
-/// What a folder entry is, as the directory read tells it (no stat).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum EntryKind {
-    /// A folder.
-    Dir,
-    /// A regular file.
-    File,
-    /// A symlink.
-    Symlink,
-    /// A socket.
-    Socket,
-    /// A device, a pipe, or not told.
-    Other,
-}
-
-/// One entry of a folder.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct DirEntry {
-    /// Its name.
-    pub name: OsString,
-    /// What it is.
-    pub kind: EntryKind,
-}
-
-/// A folder (or, as a mount target, a file) beneath the root, held open.
-#[derive(Debug)]
-pub struct Dir {
-    fd: OwnedFd,
-    path: PathBuf,
-}
-
-impl Dir {
-    /// Wraps an open descriptor; `path` is its absolute path, for messages.
-    pub fn new(fd: OwnedFd, path: PathBuf) -> Self {
-        Self { fd, path }
-    }
-    /// The absolute path, for messages.
-    pub fn path(&self) -> &Path {
-        &self.path
-    }
-}
-
-impl AsFd for Dir {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.fd.as_fd()
-    }
-}
-
 /// The node root, opened once.
 #[derive(Debug)]
 pub struct NodeRoot {
@@ -207,85 +168,206 @@ pub struct NodeRoot {
     given: PathBuf,
 }
 
+impl AsFd for NodeRoot {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
 impl NodeRoot {
     /// Opens the root. It may itself be a symlink or a mount point; that is resolved here, once. An error if it
     /// does not exist or is no folder.
     pub fn open(path: &Path) -> Result<Self, PathError> {
-        let _ = path;
-        todo!()
+        const DOING: &str = "open the node root";
+        let io = |source: std::io::Error| PathError::Io { doing: DOING, path: path.to_owned(), source };
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let fd = match rustix::fs::openat(CWD, path, flags, Mode::empty()) {
+            Ok(fd) => fd,
+            Err(Errno::NOTDIR) => {
+                return Err(PathError::NotAFolder { doing: DOING, path: path.to_owned(), part: path.to_owned() });
+            }
+            Err(errno) => return Err(io(errno.into())),
+        };
+        // The kernel spells this path as it spells the mount points below: from this process's root, no symlinks.
+        let real = path_of(&fd).map_err(io)?;
+        if !real.is_absolute() || rustix::fs::fstat(&fd).map_err(|errno| io(errno.into()))?.st_nlink == 0 {
+            return Err(io(std::io::Error::new(std::io::ErrorKind::NotFound, "it has no path any more")));
+        }
+        Ok(Self { fd, path: real, given: path.to_owned() })
     }
+
     /// The root as the mount table spells it.
     pub fn path(&self) -> &Path {
         &self.path
     }
+
     /// The root as it was given.
     pub fn given_path(&self) -> &Path {
         &self.given
     }
-    /// Opens a folder for reading. `None` if it, or a folder on the way, does not exist.
-    pub fn open_dir(&self, rel: &Path) -> Result<Option<Dir>, PathError> {
-        let _ = rel;
-        todo!()
+
+    /// The absolute path of a relative one, as the mount table spells it. `.` is the root.
+    pub fn absolute(&self, rel: &Path) -> PathBuf {
+        if rel == Path::new(".") { self.path.clone() } else { self.path.join(rel) }
     }
+
+    /// Opens a folder for reading. `None` if it, or a folder on the way, does not exist. `.` is the root itself.
+    pub fn open_dir(&self, rel: &Path) -> Result<Option<Dir>, PathError> {
+        self.open_folder(rel, "open", OFlags::RDONLY)
+    }
+
     /// As [`NodeRoot::open_dir`], but the last element may be a mount point (the open folder is then the mount's
     /// root). For SetUp, which fills and owns what it mounted; never for scanning.
     pub fn open_dir_in_mount(&self, rel: &Path) -> Result<Option<Dir>, PathError> {
-        let _ = rel;
-        todo!()
+        const DOING: &str = "open";
+        let Some((parent, name)) = split(checked(rel)?) else { return self.open_dir(rel) };
+        let Some(parent) = self.open_folder(parent, DOING, OFlags::PATH)? else { return Ok(None) };
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY;
+        match open_beneath(&parent, Path::new(name), flags, Xdev::Cross) {
+            Ok(fd) => Ok(Some(Dir::new(fd, self.absolute(rel)))),
+            Err(Errno::NOENT) => Ok(None),
+            Err(errno) => Err(walk::diagnose(&parent, Path::new(name), errno, DOING, &self.absolute(rel))),
+        }
     }
+
     /// Makes the folders that are missing, each with `mode` whatever the umask, and opens the last one. Those
     /// that exist keep their mode.
+    ///
+    /// Making and giving the mode are two calls: a process that dies between them leaves a folder with the mode
+    /// less the umask, which the next call finds as existing. Who needs an exact mode on the last folder sets it on
+    /// the descriptor ([`Dir::set_mode`]).
     pub fn make_dirs(&self, rel: &Path, mode: u32) -> Result<Dir, PathError> {
-        let _ = (rel, mode);
-        todo!()
+        const DOING: &str = "make the folder";
+        if let Some(there) = self.open_folder(rel, DOING, OFlags::RDONLY)? {
+            return Ok(there);
+        }
+        let mut shown = self.path.clone();
+        let mut dir: Option<OwnedFd> = None;
+        for name in checked(rel)? {
+            shown.push(name);
+            let parent = dir.as_ref().map_or(self.fd.as_fd(), AsFd::as_fd);
+            dir = Some(walk::make_dir(parent, Path::new(name), mode, DOING, &shown)?);
+        }
+        match dir {
+            Some(fd) => Ok(Dir::new(fd, shown)),
+            None => Err(PathError::Escapes { path: rel.to_owned() }),
+        }
     }
-    /// Makes an empty file as a mount target (folders on the way with 0750) and opens it (O_PATH). Existing is fine
-    /// if it is a regular file.
+
+    /// Makes an empty file as a mount target (folders on the way with 0750) and opens it (`O_PATH`). Existing is
+    /// fine if it is a regular file.
     pub fn make_file(&self, rel: &Path, mode: u32) -> Result<Dir, PathError> {
-        let _ = (rel, mode);
-        todo!()
+        const DOING: &str = "make the file";
+        let Some((parent, name)) = split(checked(rel)?) else {
+            return Err(PathError::Escapes { path: rel.to_owned() });
+        };
+        let shown = self.absolute(rel);
+        let parent = if parent.as_os_str().is_empty() {
+            Dir::new(
+                self.fd.try_clone().map_err(|source| PathError::Io { doing: DOING, path: shown.clone(), source })?,
+                self.path.clone(),
+            )
+        } else {
+            self.make_dirs(parent, 0o750)?
+        };
+        let io = |errno: Errno| PathError::Io { doing: DOING, path: shown.clone(), source: errno.into() };
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        match rustix::fs::openat(&parent, name, flags, Mode::from_raw_mode(mode & 0o7777)) {
+            Ok(fd) => rustix::fs::fchmod(&fd, Mode::from_raw_mode(mode & 0o7777)).map_err(io)?,
+            Err(Errno::EXIST) => {}
+            Err(errno) => return Err(io(errno)),
+        }
+        let fd = open_beneath(&parent, Path::new(name), OFlags::PATH | OFlags::NOFOLLOW, Xdev::Stop)
+            .map_err(|errno| walk::diagnose(&parent, Path::new(name), errno, DOING, &shown))?;
+        match FileType::from_raw_mode(rustix::fs::fstat(&fd).map_err(io)?.st_mode) {
+            FileType::RegularFile => Ok(Dir::new(fd, shown)),
+            FileType::Symlink => Err(PathError::Symlink { doing: DOING, path: shown.clone(), link: shown }),
+            FileType::Directory => Err(io(Errno::ISDIR)),
+            _ => Err(io(Errno::EXIST)),
+        }
     }
+
     /// Lists a folder by one directory read, without `.` and `..`, sorted by name. `None` if it does not exist.
-    /// Touches nothing below it.
+    /// Touches nothing below it. `.` is the root itself.
     pub fn list(&self, rel: &Path) -> Result<Option<Vec<DirEntry>>, PathError> {
-        let _ = rel;
-        todo!()
+        match self.open_folder(rel, "list", OFlags::RDONLY)? {
+            Some(dir) => dir.entries().map(Some),
+            None => Ok(None),
+        }
     }
+
     /// Removes one empty folder, if it is there and empty. Answers whether it is gone.
     pub fn remove_dir(&self, rel: &Path) -> Result<bool, RemoveError> {
-        let _ = rel;
-        todo!()
+        let shown = self.absolute(rel);
+        let Some((parent, name)) = self.open_parent(rel, "remove the folder")? else { return Ok(true) };
+        match rustix::fs::unlinkat(&parent, name, AtFlags::REMOVEDIR) {
+            Ok(()) | Err(Errno::NOENT) => Ok(true),
+            Err(Errno::NOTEMPTY | Errno::EXIST) => Ok(false),
+            Err(errno) => Err(self.not_removed(&parent, Path::new(name), errno, shown)),
+        }
     }
-    /// Removes the empty folders from `rel` upwards, up to but without `stop`. The first one that is not empty
-    /// ends it without an error.
+
+    /// Removes the empty folders from `rel` upwards, up to but without `stop` (an empty path or `.` is the root).
+    /// The first one that is not empty ends it without an error.
     pub fn remove_empty_dirs_up(&self, rel: &Path, stop: &Path) -> Result<(), RemoveError> {
-        let _ = (rel, stop);
-        todo!()
+        let stop = if stop == Path::new(".") { Path::new("") } else { stop };
+        let mut at = rel;
+        while at != stop && !at.as_os_str().is_empty() && at.starts_with(stop) {
+            if !self.remove_dir(at)? {
+                break;
+            }
+            let Some(parent) = at.parent() else { break };
+            at = parent;
+        }
+        Ok(())
     }
+
     /// Removes one file or symlink, if it is there.
     pub fn remove_file(&self, rel: &Path) -> Result<(), RemoveError> {
-        let _ = rel;
-        todo!()
+        let Some((parent, name)) = self.open_parent(rel, "remove the file")? else { return Ok(()) };
+        match rustix::fs::unlinkat(&parent, name, AtFlags::empty()) {
+            Ok(()) | Err(Errno::NOENT) => Ok(()),
+            Err(errno) => Err(self.not_removed(&parent, Path::new(name), errno, self.absolute(rel))),
+        }
     }
-    /// Removes a tree with everything in it.
-    ///
-    /// # Safety of the node
-    /// Refuses before anything is removed if the table has a mount at or below it; and since each step down is
-    /// an `openat2` that crosses no mount, one that appears meanwhile stops it too. Follows no symlink: removes it.
-    pub fn remove_tree(&self, rel: &Path, table: &MountTable) -> Result<(), RemoveError> {
-        let _ = (rel, table);
-        todo!()
+
+    /// Opens a folder with the given access. `None` if a part of the path does not exist.
+    fn open_folder(&self, rel: &Path, doing: &'static str, access: OFlags) -> Result<Option<Dir>, PathError> {
+        checked(rel)?;
+        match open_beneath(&self.fd, rel, access | OFlags::DIRECTORY, Xdev::Stop) {
+            Ok(fd) => Ok(Some(Dir::new(fd, self.absolute(rel)))),
+            Err(Errno::NOENT) => Ok(None),
+            Err(errno) => Err(walk::diagnose(&self.fd, rel, errno, doing, &self.absolute(rel))),
+        }
     }
-    /// Unmounts exactly the mount with this id at this path (or, without an id, the topmost one), if it is there
-    /// and on top; then reads the table and believes only that.
-    pub fn unmount(
+
+    /// Opens the folder that an entry is in. `None` if that folder does not exist.
+    fn open_parent<'p>(
         &self,
-        rel: &Path,
-        id: Option<UniqueMountId>,
-        how: UnmountHow,
-        table: &mut TableReader,
-    ) -> Result<(), UnmountError> {
-        let _ = (rel, id, how, table);
-        todo!()
+        rel: &'p Path,
+        doing: &'static str,
+    ) -> Result<Option<(Dir, &'p std::ffi::OsStr)>, RemoveError> {
+        let Some((parent, name)) = split(checked(rel).map_err(RemoveError::Path)?) else {
+            return Err(RemoveError::Path(PathError::Escapes { path: rel.to_owned() }));
+        };
+        let parent = if parent.as_os_str().is_empty() { Path::new(".") } else { parent };
+        match self.open_folder(parent, doing, OFlags::PATH) {
+            Ok(Some(dir)) => Ok(Some((dir, name))),
+            Ok(None) => Ok(None),
+            Err(error) => Err(RemoveError::Path(error)),
+        }
+    }
+
+    /// Says why an entry could not be removed.
+    fn not_removed(&self, parent: &Dir, name: &Path, errno: Errno, shown: PathBuf) -> RemoveError {
+        match errno {
+            // The kernel removes no entry that something is mounted on in this mount namespace.
+            Errno::BUSY => RemoveError::Mounts { mounts: vec![shown.clone()], path: shown },
+            Errno::NOTDIR => RemoveError::Path(walk::diagnose(parent, name, errno, "remove the folder", &shown)),
+            _ => RemoveError::Io { path: shown, source: errno.into() },
+        }
     }
 }
+
+#[cfg(test)]
+mod tests;

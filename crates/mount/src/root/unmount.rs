@@ -1,0 +1,154 @@
+//! The guarded unmount.
+
+use std::ffi::OsStr;
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::OFlags;
+use rustix::io::Errno;
+use rustix::mount::UnmountFlags;
+
+use super::walk::{Xdev, checked, diagnose, open_beneath, proc_path, split};
+use super::{NodeRoot, PathError, UnmountError, UnmountHow};
+use crate::kernel::short_mount_id;
+use crate::{Mount, MountTable, TableReader, UniqueMountId};
+
+/// What tells a mount from all others, as far as the table can.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Identity {
+    id: Option<UniqueMountId>,
+    short: u32,
+    parent: u32,
+}
+
+impl Identity {
+    fn of(mount: Mount<'_>) -> Self {
+        Self { id: mount.id(), short: mount.short_id(), parent: mount.parent_short_id() }
+    }
+    /// Whether the table still has it at this path.
+    fn is_at(self, table: &MountTable, path: &Path) -> bool {
+        match self.id {
+            Some(id) => table.by_id(id).is_some_and(|mount| mount.point() == path),
+            None => table.stack(path).into_iter().any(|mount| Self::of(mount) == self),
+        }
+    }
+}
+
+impl NodeRoot {
+    /// Unmounts exactly the mount with this id at this path (or, without an id, the topmost one), if it is there
+    /// and on top; then reads the table and believes only that. Nothing mounted there is done.
+    ///
+    /// Without an id in the table (mountinfo has none) a given id cannot be compared; then the topmost one is
+    /// taken, and the caller is to have compared what else it knows.
+    ///
+    /// The mount's own root is never opened or asked anything, so a dead server does not hold this up before the
+    /// unmount itself does. Folders above the mount point are walked without following symlinks. If another mount
+    /// is on the way (the mount is inside another one), that one is entered: the path is checked to end in the very
+    /// mount that the table names as the parent. [`UnmountHow::Lazy`] takes everything mounted inside along.
+    ///
+    /// # What cannot be excluded
+    /// The kernel has no call that unmounts by id. Between the last look (directly before the call) and the call,
+    /// somebody could mount over the mount; that newer mount would then be the one that is undone. It is noticed:
+    /// the table still has ours, and the answer is [`UnmountError::StillMounted`].
+    pub fn unmount(
+        &self,
+        rel: &Path,
+        id: Option<UniqueMountId>,
+        how: UnmountHow,
+        table: &mut TableReader,
+    ) -> Result<(), UnmountError> {
+        let Some((parent, name)) = split(checked(rel).map_err(UnmountError::Path)?) else {
+            return Err(UnmountError::Path(PathError::Escapes { path: rel.to_owned() }));
+        };
+        let path = self.absolute(rel);
+        let before = table.read().map_err(UnmountError::Table)?;
+        let Some(target) = target(&before, &path, id)? else { return Ok(()) };
+        let Some(parent) = self.open_mount_parent(parent, name, &before, &path)? else {
+            return gone_or(target, table, &path, Errno::NOENT);
+        };
+        // The last look: the mount still exists, still here.
+        if let Some(id) = target.id
+            && !table.is_still_at(id, &path).map_err(UnmountError::Table)?
+        {
+            return gone_or(target, table, &path, Errno::NOENT);
+        }
+        let flags = UnmountFlags::NOFOLLOW
+            | match how {
+                UnmountHow::Ordinary => UnmountFlags::empty(),
+                UnmountHow::Force => UnmountFlags::FORCE,
+                UnmountHow::Lazy => UnmountFlags::DETACH,
+            };
+        let called = rustix::mount::unmount(proc_path(&parent).join(name), flags);
+        let after = table.read().map_err(UnmountError::Table)?;
+        match (called, target.is_at(&after, &path)) {
+            (_, false) => Ok(()),
+            (Ok(()), true) => Err(UnmountError::StillMounted { path }),
+            (Err(Errno::BUSY), true) => Err(UnmountError::Busy { path }),
+            (Err(errno), true) => Err(UnmountError::Io { path, source: errno.into() }),
+        }
+    }
+
+    /// Opens the folder that the mount point is in, and makes sure that the walk ended in the mount that the lowest
+    /// visible mount there hangs on. `None` if it does not exist.
+    fn open_mount_parent(
+        &self,
+        parent: &Path,
+        name: &OsStr,
+        table: &MountTable,
+        path: &Path,
+    ) -> Result<Option<std::os::fd::OwnedFd>, UnmountError> {
+        let parent = if parent.as_os_str().is_empty() { Path::new(".") } else { parent };
+        let shown = self.absolute(parent);
+        let fd = match open_beneath(self, parent, OFlags::PATH | OFlags::DIRECTORY, Xdev::Cross) {
+            Ok(fd) => fd,
+            Err(Errno::NOENT) => return Ok(None),
+            Err(errno) => return Err(UnmountError::Path(diagnose(self, parent, errno, "unmount in", &shown))),
+        };
+        let lowest = table.stack(path).into_iter().find(|mount| !mount.hidden());
+        let walked = short_mount_id(fd.as_fd()).map_err(|source| UnmountError::Io { path: path.to_owned(), source })?;
+        if lowest.is_some_and(|lowest| lowest.parent_short_id() != walked) {
+            return Err(UnmountError::OtherMount {
+                path: path.to_owned(),
+                found: format!(
+                    "the folder {} that holds {} is in another mount",
+                    shown.display(),
+                    Path::new(name).display()
+                ),
+            });
+        }
+        Ok(Some(fd))
+    }
+}
+
+/// The mount to undo, none if nothing is mounted there.
+fn target(table: &MountTable, path: &Path, id: Option<UniqueMountId>) -> Result<Option<Identity>, UnmountError> {
+    let other = |found: String| UnmountError::OtherMount { path: path.to_owned(), found };
+    let Some(top) = table.at(path) else {
+        return match table.stack(path).first() {
+            None => Ok(None),
+            Some(hidden) => Err(other(format!("{} is hidden by a mount over a folder above it", describe(*hidden)))),
+        };
+    };
+    match (id, top.id()) {
+        (Some(wanted), Some(found)) if wanted != found => {
+            let below = table.stack(path).iter().any(|mount| mount.id() == Some(wanted));
+            let relation = if below { "over it lies" } else { "there is" };
+            Err(other(format!("{relation} {}", describe(top))))
+        }
+        _ => Ok(Some(Identity::of(top))),
+    }
+}
+
+fn describe(mount: Mount<'_>) -> String {
+    let id = mount.id().map_or_else(|| mount.short_id().to_string(), |id| id.0.to_string());
+    format!("mount {id} of type {} from '{}'", mount.fs_type(), mount.source())
+}
+
+/// The answer when the mount seemed to vanish under our hands: done if the table agrees.
+fn gone_or(target: Identity, table: &mut TableReader, path: &Path, errno: Errno) -> Result<(), UnmountError> {
+    let after = table.read_anew().map_err(UnmountError::Table)?;
+    if target.is_at(&after, path) {
+        return Err(UnmountError::Io { path: PathBuf::from(path), source: errno.into() });
+    }
+    Ok(())
+}

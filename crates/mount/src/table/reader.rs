@@ -1,0 +1,266 @@
+//! Reading the table from the kernel.
+
+use std::collections::BTreeSet;
+use std::io::{self, Read};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::path::Path;
+use std::sync::Arc;
+
+use linux_raw_sys::general as raw;
+use rustix::event::{PollFd, PollFlags};
+
+use super::entries::{Entries, Text};
+use super::{MountTable, UniqueMountId};
+use crate::kernel::{short_mount_id, unique_mount_id};
+use crate::mountinfo::Line;
+use crate::{Kernel, sys};
+
+/// The mount table of this thread's mount namespace. (`/proc/self` would be the main thread's.)
+pub(crate) const MOUNTINFO: &str = "/proc/thread-self/mountinfo";
+
+/// How often a table that changes while it is read is read again before what there is is taken.
+const MAX_ROUNDS: usize = 8;
+
+/// Why the table could not be read.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot read the mount table by {call}")]
+pub struct TableError {
+    /// The call or file.
+    pub call: &'static str,
+    /// What the system said.
+    #[source]
+    pub source: io::Error,
+}
+
+impl TableError {
+    fn of(call: &'static str) -> impl Fn(io::Error) -> Self {
+        move |source| Self { call, source }
+    }
+}
+
+/// Reads the table; with `listmount` it asks only for what is new since its last reading.
+#[derive(Debug)]
+pub struct TableReader {
+    kernel: Kernel,
+    last: Option<Arc<MountTable>>,
+    buffer: sys::StatMountBuffer,
+    ids: Vec<u64>,
+}
+
+impl TableReader {
+    /// A reader for this kernel. Reads the table of the mount namespace that the calling thread is in at each reading.
+    pub fn new(kernel: Kernel) -> Self {
+        Self { kernel, last: None, buffer: sys::StatMountBuffer::default(), ids: Vec::new() }
+    }
+
+    /// The table now. Mounts that were known keep what was read of them before (see [`TableReader::read_anew`]), but for
+    /// those at a path where a mount came or went: their place in the stack may be another.
+    ///
+    /// A table that changes while it is read is no error: it is read again, at most a few times, and then taken as it
+    /// is: every mount that existed throughout is in it.
+    pub fn read(&mut self) -> Result<Arc<MountTable>, TableError> {
+        if self.kernel.features().listmount { self.read_ids(false) } else { self.read_text() }
+    }
+
+    /// The table now, every mount asked for anew: also moved mounts, renamed folders above them and changed options show.
+    pub fn read_anew(&mut self) -> Result<Arc<MountTable>, TableError> {
+        if self.kernel.features().listmount { self.read_ids(true) } else { self.read_text() }
+    }
+
+    /// Whether the kernel, asked directly, still has this mount at this path. True where it cannot be asked.
+    pub(crate) fn is_still_at(&mut self, id: UniqueMountId, path: &Path) -> Result<bool, TableError> {
+        if !self.kernel.features().listmount {
+            return Ok(true);
+        }
+        match self.buffer.statmount(id.0.get(), u64::from(raw::STATMOUNT_MNT_POINT)) {
+            Ok(mount) => Ok(mount
+                .text(raw::STATMOUNT_MNT_POINT, mount.mnt_point)
+                .is_some_and(|point| point == std::os::unix::ffi::OsStrExt::as_bytes(path.as_os_str()))),
+            Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(false),
+            Err(error) => Err(TableError { call: "statmount", source: error }),
+        }
+    }
+
+    fn read_text(&mut self) -> Result<Arc<MountTable>, TableError> {
+        let text = read_mountinfo().map_err(TableError::of(MOUNTINFO))?;
+        let (table, bad) = MountTable::from_mountinfo(&text);
+        for line in bad {
+            tracing::warn!(line = line.number, why = line.why, "a line of the mount table was not understood");
+        }
+        let table = Arc::new(table);
+        self.last = Some(Arc::clone(&table));
+        Ok(table)
+    }
+
+    fn read_ids(&mut self, anew: bool) -> Result<Arc<MountTable>, TableError> {
+        if anew {
+            self.last = None;
+        }
+        self.list()?;
+        for _ in 0..MAX_ROUNDS {
+            let asked = self.catch_up()?;
+            if !asked {
+                break;
+            }
+            // What was asked took time; were the mounts the same at its end?
+            let before = std::mem::take(&mut self.ids);
+            self.list()?;
+            if self.ids == before {
+                break;
+            }
+        }
+        Ok(self.last.clone().unwrap_or_default())
+    }
+
+    /// Lists the ids of all mounts, ascending.
+    fn list(&mut self) -> Result<(), TableError> {
+        let expected = self.last.as_ref().map_or(0, |table| table.len());
+        let page = (expected + expected / 4).max(4096);
+        let ids = &mut self.ids;
+        ids.clear();
+        loop {
+            let have = ids.len();
+            ids.resize(have + page, 0);
+            let last = if have == 0 { 0 } else { ids[have - 1] };
+            let got = sys::listmount(last, &mut ids[have..]).map_err(TableError::of("listmount"))?;
+            ids.truncate(have + got);
+            // One page is a snapshot. Ids ascend and are never used again, so further pages miss no mount that existed
+            // throughout.
+            if got < page {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Makes the last table one of the mounts in `ids`. Answers whether a mount was asked for.
+    fn catch_up(&mut self) -> Result<bool, TableError> {
+        let last = self.last.clone().unwrap_or_default();
+        let known = &last.entries;
+        let change = Change::between(known, &self.ids);
+        if self.last.is_some() && change.is_empty() {
+            return Ok(false);
+        }
+        let mut fresh = Entries::with_capacity(change.new.len(), change.new.len() * 192);
+        for &id in &change.new {
+            self.ask(id, &mut fresh)?;
+        }
+        // At a path where a mount came or went, the others may hang on another parent now.
+        let mut again: BTreeSet<u32> = BTreeSet::new();
+        let points = (0..fresh.list.len() as u32)
+            .map(|index| fresh.point(index))
+            .chain(change.gone.iter().map(|&index| known.point(index)));
+        for point in points {
+            if let Ok(group) = last.index.find(known, point) {
+                again.extend(last.index.members(group));
+            }
+        }
+        for gone in &change.gone {
+            again.remove(gone);
+        }
+        let mut renewed = Entries::default();
+        for &index in &again {
+            self.ask(known.list[index as usize].id, &mut renewed)?;
+        }
+        self.last = Some(Arc::new(merge(&last, &change, &again, &[&renewed, &fresh])));
+        Ok(!change.new.is_empty() || !again.is_empty())
+    }
+
+    /// Asks for one mount. Gone meanwhile is fine.
+    fn ask(&mut self, id: u64, into: &mut Entries) -> Result<(), TableError> {
+        match self.buffer.statmount(id, sys::STATMOUNT_TABLE) {
+            Ok(mount) => into
+                .push_statmount(&mount)
+                .map_err(|why| TableError { call: "statmount", source: io::Error::other(why) }),
+            Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(()),
+            Err(error) => Err(TableError { call: "statmount", source: error }),
+        }
+    }
+}
+
+/// What differs between a table and a list of ids.
+struct Change {
+    /// Ids that the table does not have, ascending.
+    new: Vec<u64>,
+    /// Mounts of the table that the list does not have.
+    gone: Vec<u32>,
+}
+
+impl Change {
+    /// Both sides ascend by id.
+    fn between(known: &Entries, ids: &[u64]) -> Self {
+        let mut new = Vec::new();
+        let mut gone = Vec::new();
+        let mut old = (0_u32..).zip(&known.list).peekable();
+        for &id in ids {
+            while let Some((index, _)) = old.next_if(|(_, entry)| entry.id < id) {
+                gone.push(index);
+            }
+            if old.next_if(|(_, entry)| entry.id == id).is_none() {
+                new.push(id);
+            }
+        }
+        gone.extend(old.map(|(index, _)| index));
+        Self { new, gone }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.new.is_empty() && self.gone.is_empty()
+    }
+}
+
+/// The known mounts without the gone ones and those asked again, and the fresh ones, in the order of their ids.
+fn merge(last: &MountTable, change: &Change, again: &BTreeSet<u32>, fresh: &[&Entries]) -> MountTable {
+    let known = &last.entries;
+    let bytes = known.text_len() + fresh.iter().map(|entries| entries.text_len()).sum::<usize>();
+    let count = known.list.len() + fresh.iter().map(|entries| entries.list.len()).sum::<usize>();
+    let mut entries = Entries::with_capacity(count, bytes);
+    let mut gone = change.gone.iter().copied().peekable();
+    let kept = (0..known.list.len() as u32).filter(|index| gone.next_if_eq(index).is_none() && !again.contains(index));
+    let mut all: Vec<(u64, &Entries, u32)> = kept.map(|index| (known.list[index as usize].id, known, index)).collect();
+    for &from in fresh {
+        all.extend((0..from.list.len() as u32).map(|index| (from.list[index as usize].id, from, index)));
+    }
+    all.sort_by_key(|&(id, _, _)| id);
+    for (_, from, index) in all {
+        entries.push_copy(from, index);
+    }
+    MountTable::from_entries(entries)
+}
+
+/// Reads mountinfo whole. If the table changed meanwhile it is read again, at most a few times.
+pub(crate) fn read_mountinfo() -> io::Result<Vec<u8>> {
+    let mut text = Vec::new();
+    for _ in 0..MAX_ROUNDS {
+        // Opening notes the state of the table; polling tells whether it changed since.
+        let mut file = std::fs::File::open(MOUNTINFO)?;
+        text.clear();
+        file.read_to_end(&mut text)?;
+        let mut poll = [PollFd::new(&file, PollFlags::PRI | PollFlags::ERR)];
+        let now = rustix::time::Timespec { tv_sec: 0, tv_nsec: 0 };
+        let changed = rustix::event::poll(&mut poll, Some(&now)).is_ok_and(|ready| ready > 0)
+            && poll[0].revents().intersects(PollFlags::PRI | PollFlags::ERR);
+        if !changed {
+            break;
+        }
+    }
+    Ok(text)
+}
+
+/// A table of just the mount that a descriptor is in. None if it is in no mount of this namespace's table.
+pub(crate) fn mount_of(kernel: Kernel, fd: BorrowedFd<'_>) -> Option<MountTable> {
+    let mut entries = Entries::default();
+    if kernel.features().listmount {
+        let id = unique_mount_id(fd.as_fd())?;
+        let mut buffer = sys::StatMountBuffer::default();
+        entries.push_statmount(&buffer.statmount(id.0.get(), sys::STATMOUNT_TABLE).ok()?).ok()?;
+    } else {
+        let id = short_mount_id(fd).ok()?;
+        let text = read_mountinfo().ok()?;
+        let line = text.split(|&byte| byte == b'\n').find_map(|line| Line::parse(line).ok().filter(|l| l.id == id))?;
+        entries.push_line(&line).ok()?;
+    }
+    if entries.text(0, Text::Point).is_empty() {
+        return None;
+    }
+    Some(MountTable::from_entries(entries))
+}
