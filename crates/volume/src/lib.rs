@@ -16,6 +16,7 @@ mod object;
 mod payload;
 mod plugin;
 pub mod plugins;
+mod quantity;
 mod spec;
 pub mod sub_path;
 mod tear_down;
@@ -25,12 +26,13 @@ pub use atomic_writer::{WriteOutcome, clear as clear_payload, write as write_pay
 pub use error::{Problem, SpecError, VolumeError, error_chain};
 pub use fs_group::apply as apply_fs_group;
 pub use host::Host;
-pub use object::{Lookup, Object, Objects};
+pub use object::{Lookup, NodeFacts, Object, Objects};
 pub use payload::{ContentError, Payload, PayloadFile};
 pub use plugin::{
     Announced, Announcer, Capabilities, DeviceAnnouncer, DeviceOutcome, FoundVolume, MountDevice, Plugin, Plugins,
     Presence, Rebuilt, RebuiltSpec, Reconstruction, SetUp, TearDown, UnmountDevice,
 };
+pub use quantity::{Quantity, QuantityError};
 pub use spec::{SpecSource, SubPathSpec, VolumeSpec};
 pub use tear_down::{remove_volume_dir, unmount_nested, unmount_own_layers};
 pub use tool::{ToolError, ToolOutput, run_tool};

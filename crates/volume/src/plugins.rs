@@ -1,9 +1,14 @@
 //! The plugins, one module each.
 
+pub mod config_map;
+pub mod downward_api;
 pub mod empty_dir;
 pub mod host_path;
 pub mod local;
 mod marker;
+mod payload_volume;
+pub mod projected;
+pub mod secret;
 mod tmpfs;
 
 pub use marker::Marker;
@@ -13,7 +18,15 @@ use crate::Plugin;
 
 /// All plugins that are built in.
 pub(crate) fn all() -> Vec<Box<dyn Plugin>> {
-    vec![Box::new(empty_dir::EmptyDir), Box::new(host_path::HostPath), Box::new(local::Local)]
+    vec![
+        Box::new(config_map::ConfigMap),
+        Box::new(downward_api::DownwardApi),
+        Box::new(empty_dir::EmptyDir),
+        Box::new(host_path::HostPath),
+        Box::new(local::Local),
+        Box::new(projected::Projected),
+        Box::new(secret::Secret),
+    ]
 }
 
 /// What is wrong with a path of the host that a volume names, if anything.

@@ -1,0 +1,166 @@
+//! `projected`: several sources in one volume.
+//!
+//! A tmpfs at `pods/<uid>/volumes/kubernetes.io~projected/<volume>`, filled before anybody sees it. Sources are
+//! `configMap`, `secret` and `downwardAPI`; those that only an API server can issue are a problem that says so. See
+//! `docs/plugins/projected.md`.
+//!
+//! # Source
+//! `pkg/volume/projected` of Kubernetes v1.36.
+
+use k8s_openapi::api::core::v1::{Pod, ProjectedVolumeSource, VolumeProjection};
+use refloat_record::{PluginName, PodRef};
+
+use crate::{
+    Capabilities, ContentError, FoundVolume, Objects, Payload, Plugin, Rebuilt, SetUp, SpecError, SpecSource, TearDown,
+    VolumeError, VolumeSpec,
+};
+
+use super::payload_volume::{self, Checker, For, Keyed};
+use super::{config_map, downward_api, secret};
+
+/// The plugin `kubernetes.io/projected`.
+#[derive(Debug, Clone, Copy)]
+pub struct Projected;
+
+fn source(spec: &VolumeSpec) -> Result<&ProjectedVolumeSource, SpecError> {
+    let missing = || Checker { spec }.error("projected", "is missing");
+    spec.source.volume().typed.projected.as_ref().ok_or_else(missing)
+}
+
+/// The names of the types that a source has; one that is well-formed has one.
+fn types(source: &VolumeProjection) -> Vec<&'static str> {
+    let all = [
+        ("configMap", source.config_map.is_some()),
+        ("secret", source.secret.is_some()),
+        ("downwardAPI", source.downward_api.is_some()),
+        ("serviceAccountToken", source.service_account_token.is_some()),
+        ("clusterTrustBundle", source.cluster_trust_bundle.is_some()),
+        ("podCertificate", source.pod_certificate.is_some()),
+    ];
+    all.into_iter().filter_map(|(name, has)| has.then_some(name)).collect()
+}
+
+/// The paths that a source names itself; those of a source without items are only known with its object.
+fn named_paths(source: &VolumeProjection) -> Vec<&str> {
+    let items = source.config_map.as_ref().and_then(|s| s.items.as_ref());
+    let items = items.into_iter().chain(source.secret.as_ref().and_then(|s| s.items.as_ref()));
+    let fields = source.downward_api.as_ref().and_then(|s| s.items.as_ref());
+    let keyed = items.flatten().map(|item| item.path.as_str());
+    keyed.chain(fields.into_iter().flatten().map(|item| item.path.as_str())).collect()
+}
+
+impl Plugin for Projected {
+    fn name(&self) -> PluginName {
+        PluginName::new("kubernetes.io/projected").expect("a constant name")
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        payload_volume::CAPABILITIES
+    }
+
+    fn supports(&self, source: &SpecSource) -> bool {
+        matches!(source, SpecSource::Inline { volume } if volume.typed.projected.is_some())
+    }
+
+    /// Two sources that name the same path are refused, as the API server does (`validateProjectionSources`).
+    fn check(&self, spec: &VolumeSpec) -> Result<(), SpecError> {
+        let (checker, source) = (Checker { spec }, source(spec)?);
+        checker.name_fits()?;
+        checker.mode("projected.defaultMode", source.default_mode)?;
+        let mut paths = std::collections::BTreeSet::new();
+        for (n, source) in source.sources.iter().flatten().enumerate() {
+            let prefix = format!("projected.sources[{n}]");
+            match types(source)[..] {
+                [_] => {}
+                [] => return Err(checker.error(prefix, "has no type that is known here")),
+                ref many => return Err(checker.error(prefix, format!("has more than one type: {}", many.join(", ")))),
+            }
+            if let Some(config_map) = &source.config_map {
+                if config_map.name.is_empty() {
+                    return Err(checker.error(format!("{prefix}.configMap.name"), "is missing"));
+                }
+                checker.items(&format!("{prefix}.configMap"), config_map.items.as_deref())?;
+            }
+            if let Some(secret) = &source.secret {
+                if secret.name.is_empty() {
+                    return Err(checker.error(format!("{prefix}.secret.name"), "is missing"));
+                }
+                checker.items(&format!("{prefix}.secret"), secret.items.as_deref())?;
+            }
+            if let Some(fields) = &source.downward_api {
+                downward_api::check_items(checker, &format!("{prefix}.downwardAPI"), fields.items.as_deref())?;
+            }
+            for path in named_paths(source) {
+                let path = checker.path(&prefix, path)?;
+                if paths.contains(&path) {
+                    return Err(checker.error(prefix, format!("has the path {path:?} of another source too")));
+                }
+                paths.insert(path);
+            }
+        }
+        Ok(())
+    }
+
+    fn volume_name(&self, spec: &VolumeSpec) -> Result<String, SpecError> {
+        Ok(spec.spec_name.to_string())
+    }
+
+    /// Where keys of two objects meet in one path, the later source wins, as in the kubelet's `collectData`.
+    fn content(
+        &self,
+        spec: &VolumeSpec,
+        pod: &Pod,
+        pod_ref: &PodRef,
+        objects: &dyn Objects,
+    ) -> Result<Option<Payload>, ContentError> {
+        let whose = For { pod: pod_ref, spec };
+        self.check(spec).map_err(|e| whose.bad_spec(&e))?;
+        let ProjectedVolumeSource { default_mode, sources } = source(spec).map_err(|e| whose.bad_spec(&e))?;
+        let mut payload = Payload::default();
+        for source in sources.iter().flatten() {
+            if let Some(s) = &source.config_map {
+                let keyed = Keyed {
+                    items: s.items.as_deref(),
+                    default_mode: *default_mode,
+                    ..config_map::keyed(&s.name, s.optional)
+                };
+                if let Some(object) = keyed.found(whose, objects.config_map(&pod_ref.namespace, &s.name))? {
+                    keyed.project(whose, &config_map::keys(&object), &mut payload)?;
+                }
+            } else if let Some(s) = &source.secret {
+                let keyed = Keyed {
+                    items: s.items.as_deref(),
+                    default_mode: *default_mode,
+                    ..secret::keyed(&s.name, s.optional)
+                };
+                if let Some(object) = keyed.found(whose, objects.secret(&pod_ref.namespace, &s.name))? {
+                    keyed.project(whose, &secret::keys(&object), &mut payload)?;
+                }
+            } else if let Some(s) = &source.downward_api {
+                downward_api::project(whose, s.items.as_deref(), *default_mode, pod, objects, &mut payload)?;
+            } else {
+                let name = types(source).first().copied().unwrap_or("unknown");
+                return Err(whose.error(
+                    "NeedsApiServer",
+                    format_args!("the source {name} is issued by the API server, and there is none"),
+                    "Remove the source from the volume (for serviceAccountToken: set automountServiceAccountToken to \
+                     false), or run with an API server.",
+                ));
+            }
+        }
+        payload_volume::checked(whose, payload)
+    }
+
+    fn set_up(&self, step: SetUp<'_>) -> Result<(), VolumeError> {
+        payload_volume::set_up_tmpfs(&step)
+    }
+
+    fn tear_down(&self, step: &TearDown<'_>) -> Result<(), VolumeError> {
+        payload_volume::tear_down(step)
+    }
+
+    fn from_layout(&self, found: FoundVolume<'_>) -> Option<Rebuilt> {
+        let lost = ["projected.sources", "projected.defaultMode"];
+        Some(payload_volume::from_layout(found, "projected", &lost))
+    }
+}
