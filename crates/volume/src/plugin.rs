@@ -159,6 +159,7 @@ pub trait Plugin: Send + Sync + std::fmt::Debug {
     }
 
     /// Rebuilds a spec without a record. `None` where nothing can be told.
+    #[allow(clippy::wrong_self_convention)] // says what the spec is made from; the plugin makes it
     fn from_layout(&self, found: FoundVolume<'_>) -> Option<Rebuilt> {
         let _ = found;
         None

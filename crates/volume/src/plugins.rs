@@ -46,3 +46,16 @@ pub(crate) fn wrong_host_path(path: &str) -> Option<String> {
         None
     }
 }
+
+/// Refuses a folder that is to be mounted over and has something in it: it was written while nothing was mounted
+/// there, and mounting would hide it.
+pub(crate) fn refuse_hidden_data(host: &crate::Host, path: &refloat_record::RelPath) -> Result<(), crate::VolumeError> {
+    match host.root.list(path.as_path()).map_err(crate::VolumeError::Path)? {
+        Some(entries) if !entries.is_empty() => Err(crate::VolumeError::Refused(crate::Problem::new(
+            "DataBelowMount",
+            format!("{} holds files that mounting the volume would hide", host.absolute(path).display()),
+            "they were written while nothing was mounted there; move them away, then the volume is mounted",
+        ))),
+        _ => Ok(()),
+    }
+}

@@ -4,13 +4,14 @@
 //! again. Nothing here decides by a stat of the path, which a dead file system would not answer and a deleted bind
 //! source would answer wrongly.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::PoisonError;
+use std::time::Duration;
 
-use refloat_mount::{Mount, MountTable, RemoveError, UniqueMountId, UnmountHow};
+use refloat_mount::{Mount, MountTable, RemoveError, UniqueMountId, UnmountError, UnmountHow};
 use refloat_record::{RecordedMount, RelPath};
 
 use crate::{Host, Problem, VolumeError};
@@ -132,31 +133,30 @@ fn relative(host: &Host, absolute: &Path) -> Result<PathBuf, VolumeError> {
         .map_err(|_| VolumeError::Path(refloat_mount::PathError::Escapes { path: absolute.to_path_buf() }))
 }
 
+/// How often a busy mount is tried again at once, and how long to wait in between.
+///
+/// Another thread that starts a tool shares every open descriptor with its child until the child's `exec`, ours into this
+/// very mount among them: a moment in which nobody really uses it. Whoever does will still do so after 100 ms.
+const BUSY_TRIES: u32 = 5;
+const BUSY_PAUSE: Duration = Duration::from_millis(20);
+
 fn unmount_top(host: &Host, rel: &Path, top: Mount<'_>) -> Result<(), VolumeError> {
-    let mut reader = host.table.lock().unwrap_or_else(PoisonError::into_inner);
-    host.root.unmount(rel, top.id(), UnmountHow::Ordinary, &mut reader).map_err(VolumeError::Unmount)
+    // A reader of its own: an unmount that hangs must not keep the others from the table.
+    let mut reader = host.table.lock().unwrap_or_else(PoisonError::into_inner).fork();
+    let mut tries = 0;
+    loop {
+        tries += 1;
+        match host.root.unmount(rel, top.id(), UnmountHow::Ordinary, &mut reader) {
+            Err(UnmountError::Busy { .. }) if tries < BUSY_TRIES => std::thread::sleep(BUSY_PAUSE),
+            answer => return answer.map_err(VolumeError::Unmount),
+        }
+    }
 }
 
 /// The next of these mounts that can be taken off: nothing is mounted on it, and its path leads to it and not to a
 /// mount that covers it or a folder above it. The deepest such path comes first.
 fn next_to_unmount<'t>(table: &'t MountTable, nested: &[Mount<'t>]) -> Option<Mount<'t>> {
-    let by_id: HashMap<u32, Mount<'t>> = nested.iter().map(|m| (m.short_id(), *m)).collect();
     let parents: HashSet<u32> = nested.iter().map(|m| m.parent_short_id()).collect();
     let on_top = |m: Mount<'t>| table.at(m.point()).is_some_and(|top| top.short_id() == m.short_id());
-    let visible = |mount: Mount<'t>| {
-        if !on_top(mount) {
-            return false;
-        }
-        let mut child = mount;
-        // The walk ends: a parent chain in a mount table has no circle, and is no longer than the list.
-        for _ in 0..nested.len() {
-            let Some(parent) = by_id.get(&child.parent_short_id()).copied() else { return true };
-            if parent.point() != child.point() && !on_top(parent) {
-                return false;
-            }
-            child = parent;
-        }
-        true
-    };
-    nested.iter().rev().copied().find(|m| !parents.contains(&m.short_id()) && visible(*m))
+    nested.iter().rev().copied().find(|m| !parents.contains(&m.short_id()) && !m.hidden() && on_top(*m))
 }

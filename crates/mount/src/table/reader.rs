@@ -53,6 +53,12 @@ impl TableReader {
         Self { kernel, last: None, buffer: sys::StatMountBuffer::default(), ids: Vec::new() }
     }
 
+    /// Another reader that knows what this one has read, for a thread that must not wait for this one.
+    #[must_use]
+    pub fn fork(&self) -> Self {
+        Self { last: self.last.clone(), ..Self::new(self.kernel) }
+    }
+
     /// The table now. Mounts that were known keep what was read of them before (see [`TableReader::read_anew`]), but for
     /// those at a path where a mount came or went: their place in the stack may be another.
     ///

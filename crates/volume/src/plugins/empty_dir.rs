@@ -218,16 +218,7 @@ fn set_up_mount(
     ready: bool,
     mount: NewMount,
 ) -> Result<(), VolumeError> {
-    if let Some(entries) = step.host.root.list(path.as_path()).map_err(VolumeError::Path)?
-        && !entries.is_empty()
-    {
-        let absolute = step.host.absolute(path);
-        return Err(VolumeError::Refused(Problem::new(
-            "DataBelowMount",
-            format!("{} holds files that mounting the volume would hide", absolute.display()),
-            "they were written while nothing was mounted there; move them away, then the volume is mounted",
-        )));
-    }
+    super::refuse_hidden_data(step.host, path)?;
     let prepared = match (mount.root(), step.fs_group) {
         (None, _) => false,
         (Some(root), group) => {

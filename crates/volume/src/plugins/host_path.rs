@@ -143,15 +143,15 @@ impl Plugin for HostPath {
                 return Err(refused(
                     "HostPathMissing",
                     path,
-                    format!("nothing is there, and its type {kind:?} asks for it"),
+                    &format!("nothing is there, and its type {kind:?} asks for it"),
                     "make it on this node, or use the type DirectoryOrCreate or FileOrCreate",
                 ));
             }
             step.announce(None, None)?;
             if kind == Kind::DirectoryOrCreate {
-                make_dirs(path)?
+                make_dirs(path)?;
             } else {
-                make_file(path)?
+                make_file(path)?;
             }
             // Somebody may have been faster and made something else.
             return match file_type(path)? {
@@ -173,7 +173,7 @@ fn agree(path: &Path, wanted: FileType, found: FileType) -> Result<(), VolumeErr
         return Ok(());
     }
     let why = format!("it is {}, and its type asks for {}", word(found), word(wanted));
-    Err(refused("HostPathType", path, why, "correct the volume's type or path"))
+    Err(refused("HostPathType", path, &why, "correct the volume's type or path"))
 }
 
 fn word(kind: FileType) -> &'static str {
@@ -189,7 +189,7 @@ fn word(kind: FileType) -> &'static str {
     }
 }
 
-fn refused(code: &'static str, path: &Path, why: String, hint: &str) -> VolumeError {
+fn refused(code: &'static str, path: &Path, why: &str, hint: &str) -> VolumeError {
     VolumeError::Refused(Problem::new(code, format!("the host path {} cannot be used: {why}", path.display()), hint))
 }
 

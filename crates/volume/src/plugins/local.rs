@@ -120,13 +120,14 @@ impl Plugin for Local {
         if let Some(found) = table.at(&absolute) {
             return Err(VolumeError::Refused(other_mount(&absolute, found)));
         }
+        super::refuse_hidden_data(step.host, step.path)?;
         let (fd, kind) = open(&local.path)?;
         match kind {
             FileType::Directory if step.record.is_none() => Ok(DeviceOutcome::NotNeeded),
             FileType::Directory => Err(refused(
                 "OtherDevice",
                 &local.path,
-                "it was a device when it was last mounted, and now it is a folder".into(),
+                "it was a device when it was last mounted, and now it is a folder",
                 "the device may be missing: see whether the path should be a symlink to it",
             )),
             FileType::BlockDevice => device::mount(&step, local, &fd).map(|()| DeviceOutcome::Mounted),
@@ -146,6 +147,7 @@ impl Plugin for Local {
         if let Some(found) = table.at(&absolute) {
             return Err(VolumeError::Refused(other_mount(&absolute, found)));
         }
+        super::refuse_hidden_data(step.host, path)?;
         let (fd, shown) = bind_source(&step, local, &table)?;
         let options = BindOptions {
             read_only: step.spec.read_only || step.spec.mount_options.iter().any(|o| o == "ro"),
@@ -285,7 +287,12 @@ fn share(
 /// Where a pod's volume folder below this node root shows this root of this file system, if any does.
 fn pod_mount(table: &MountTable, device: Device, root: &Path, node_root: &Path) -> Option<PathBuf> {
     let pods = node_root.join(crate::layout::PODS);
-    table.same_root(device, root).into_iter().map(|m| m.point()).find(|p| p.starts_with(&pods)).map(Path::to_path_buf)
+    table
+        .same_root(device, root)
+        .into_iter()
+        .map(refloat_mount::Mount::point)
+        .find(|p| p.starts_with(&pods))
+        .map(Path::to_path_buf)
 }
 
 /// Opens a path of the host by name only, symlinks followed, and tells what it is.
@@ -297,7 +304,7 @@ fn open(path: &str) -> Result<(OwnedFd, FileType), VolumeError> {
             return Err(refused(
                 "LocalPathMissing",
                 path,
-                "nothing is there".into(),
+                "nothing is there",
                 "make the folder or attach the device on this node; it is tried again",
             ));
         }
@@ -307,7 +314,7 @@ fn open(path: &str) -> Result<(OwnedFd, FileType), VolumeError> {
     Ok((fd, FileType::from_raw_mode(stat.st_mode)))
 }
 
-fn refused(code: &'static str, path: &str, why: String, hint: &str) -> VolumeError {
+fn refused(code: &'static str, path: &str, why: &str, hint: &str) -> VolumeError {
     VolumeError::Refused(Problem::new(code, format!("the local volume at {path} cannot be used: {why}"), hint))
 }
 
@@ -315,7 +322,7 @@ fn neither(path: &str) -> VolumeError {
     refused(
         "LocalPathType",
         path,
-        "it is neither a folder nor a block device".into(),
+        "it is neither a folder nor a block device",
         "correct spec.local.path of the PersistentVolume",
     )
 }
@@ -324,7 +331,7 @@ fn device_missing(path: &str) -> VolumeError {
     refused(
         "DeviceNotMounted",
         path,
-        "its device is not mounted yet".into(),
+        "its device is not mounted yet",
         "MountDevice comes first; see what it says of this volume",
     )
 }

@@ -1,0 +1,175 @@
+//! Every plugin through the same life: set up, cut off at each announcement, set up again, torn down. A new plugin joins
+//! by one line in `sample`.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use refloat_mount::loopdev;
+use refloat_record::{FsGroup, FsGroupChangePolicy};
+use refloat_volume::{DeviceOutcome, Payload, PayloadFile, Plugins};
+use serde_json::json;
+
+use crate::node::{Crash, Life, Node, kernels};
+
+tests![every_plugin_survives_a_crash_at_each_step, every_plugin_can_be_torn_down_after_a_crash];
+
+/// A loop device, detached when the test ends however it ends.
+pub struct Loop(pub PathBuf);
+
+impl Loop {
+    /// A new one with this many bytes, all zero. `None` without loop devices.
+    pub fn new(node: &Node, name: &str, size: u64) -> Option<Self> {
+        let file = node.dir.path().join(name);
+        std::fs::File::create(&file).unwrap().set_len(size).unwrap();
+        match loopdev::attach(&file, false) {
+            Ok(device) => Some(Self(device)),
+            Err(error) => {
+                eprintln!("skipped: what needs a loop device: {error}");
+                None
+            }
+        }
+    }
+}
+
+impl Drop for Loop {
+    fn drop(&mut self) {
+        if let Err(error) = loopdev::detach(&self.0) {
+            eprintln!("{} is left: {error}", self.0.display());
+        }
+    }
+}
+
+/// Lives of a plugin's volumes, each with a name, and what they need.
+fn samples<'n>(node: &'n Node, plugin: &str) -> (Vec<(&'static str, Life<'n>)>, Vec<Loop>) {
+    let content = |mut life: Life<'n>| {
+        let file = PayloadFile { data: b"value".to_vec(), mode: 0o644 };
+        life.content = Some(Payload { files: BTreeMap::from([("key".to_owned(), file)]) });
+        life
+    };
+    let inline = |volume| Life::inline(node, "u1", &volume);
+    let mut loops = vec![];
+    let lives = match plugin {
+        "kubernetes.io/empty-dir" => vec![
+            ("disk", inline(json!({ "name": "v", "emptyDir": {} }))),
+            ("memory", inline(json!({ "name": "v", "emptyDir": { "medium": "Memory", "sizeLimit": "1Mi" } }))),
+        ],
+        "kubernetes.io/host-path" => {
+            let path = node.host_dir("made").join("here");
+            vec![("made", inline(json!({ "name": "v", "hostPath": { "path": path, "type": "DirectoryOrCreate" } })))]
+        }
+        "kubernetes.io/local-volume" => {
+            let pv = |path: PathBuf| {
+                json!({ "apiVersion": "v1", "kind": "PersistentVolume", "metadata": { "name": "pv" },
+                    "spec": { "local": { "path": path } } })
+            };
+            let mut lives = vec![("folder", Life::claim(node, "u1", &pv(node.host_dir("disk"))))];
+            if let Some(device) = Loop::new(node, "image", 16 << 20) {
+                lives.push(("device", Life::claim(node, "u1", &pv(device.0.clone()))));
+                loops.push(device);
+            }
+            lives
+        }
+        "kubernetes.io/configmap" => vec![("", content(inline(json!({ "name": "v", "configMap": { "name": "c" } }))))],
+        "kubernetes.io/secret" => vec![("", content(inline(json!({ "name": "v", "secret": { "secretName": "s" } }))))],
+        "kubernetes.io/downward-api" => vec![("", content(inline(json!({ "name": "v", "downwardAPI": {} }))))],
+        "kubernetes.io/projected" => {
+            vec![("", content(inline(json!({ "name": "v", "projected": { "sources": [] } }))))]
+        }
+        other => panic!("{other} has no sample here"),
+    };
+    (lives, loops)
+}
+
+/// SetUp with MountDevice before it. The crash counts the announcements of both.
+fn set_up(life: &mut Life<'_>, crash: Option<Crash>) -> Result<usize, refloat_volume::VolumeError> {
+    let mut before = 0;
+    if life.plugin().capabilities().device_mountable {
+        let outcome = life.mount_device_with(crash)?;
+        before = life.announced;
+        assert_eq!(outcome == DeviceOutcome::Mounted, before > 0, "no device, no record");
+    }
+    let crash = match crash {
+        Some(Crash::Before(n)) => n.checked_sub(before).map(Crash::Before),
+        Some(Crash::After(n)) => n.checked_sub(before).map(Crash::After),
+        None => None,
+    };
+    life.set_up_with(crash)?;
+    Ok(before + life.announced)
+}
+
+fn tear_down(life: &mut Life<'_>) {
+    life.tear_down().unwrap();
+    life.record = None;
+    if life.device.is_some() {
+        life.unmount_device().unwrap();
+        life.device = None;
+    }
+}
+
+/// Runs a body for every life of every plugin, on both kinds of kernel, for every point where it can be cut off.
+fn for_each_crash(body: fn(&str, &Node, &mut Life<'_>, Crash)) {
+    for (kernel_name, kernel) in kernels() {
+        for plugin in Plugins::builtin().iter().map(refloat_volume::Plugin::name) {
+            let names: Vec<&str> =
+                samples(&Node::new(kernel), plugin.as_str()).0.iter().map(|(name, _)| *name).collect();
+            for (index, name) in names.into_iter().enumerate() {
+                let mut points = 1;
+                for point in 0.. {
+                    if point >= points {
+                        break;
+                    }
+                    for crash in [Crash::Before(point), Crash::After(point)] {
+                        let node = Node::new(kernel);
+                        let (mut lives, loops) = samples(&node, plugin.as_str());
+                        let mut life = lives.swap_remove(index).1;
+                        life.fs_group = Some(FsGroup { gid: 4711, policy: FsGroupChangePolicy::OnRootMismatch });
+                        let shown = format!("{plugin} {name} on {kernel_name} calls, {crash:?}");
+                        set_up(&mut life, Some(crash)).expect_err(&shown);
+                        body(&shown, &node, &mut life, crash);
+                        if crash == Crash::Before(0) {
+                            // How many there are, told by a life without a crash.
+                            tear_down(&mut life);
+                            points =
+                                set_up(&mut life, None).unwrap_or_else(|e| panic!("{shown}: {}", e.problem().message));
+                            assert!(points > 0, "{shown}: announced nothing");
+                            tear_down(&mut life);
+                            assert_eq!(node.leftovers(), Vec::<PathBuf>::new(), "{shown}");
+                        }
+                        drop(lives);
+                        drop(life);
+                        drop(loops);
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn every_plugin_survives_a_crash_at_each_step() {
+    for_each_crash(|shown, node, life, crash| {
+        if crash == Crash::Before(0) {
+            assert_eq!(node.leftovers(), Vec::<PathBuf>::new(), "{shown}: seen before the record was durable");
+        }
+        set_up(life, None).unwrap_or_else(|e| panic!("{shown}: {}", e.problem().message));
+        let mounts = node.table().under(node.host.root.path()).count();
+        set_up(life, None).unwrap_or_else(|e| panic!("{shown}, again: {}", e.problem().message));
+        assert_eq!(node.table().under(node.host.root.path()).count(), mounts, "{shown}: each mount once");
+        tear_down(life);
+        assert_eq!(node.leftovers(), Vec::<PathBuf>::new(), "{shown}");
+    });
+}
+
+fn every_plugin_can_be_torn_down_after_a_crash() {
+    for_each_crash(|shown, node, life, _| {
+        if life.record.is_some() {
+            life.tear_down().unwrap_or_else(|e| panic!("{shown}: {}", e.problem().message));
+            life.tear_down().unwrap_or_else(|e| panic!("{shown}, again: {}", e.problem().message));
+            life.record = None;
+        }
+        if life.device.is_some() {
+            life.unmount_device().unwrap_or_else(|e| panic!("{shown}: {}", e.problem().message));
+            life.device = None;
+        }
+        assert_eq!(node.leftovers(), Vec::<PathBuf>::new(), "{shown}");
+    });
+}
