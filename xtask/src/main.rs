@@ -1,2 +1,45 @@
-//! Developing Refloat.
-fn main() {}
+//! Developing Refloat: `cargo xtask COMMAND`. One file a command.
+
+mod bench;
+mod ci;
+mod fuzz;
+mod kill_sweep;
+#[path = "../../crates/refloat/tests/cli/node.rs"]
+mod node;
+mod packages;
+mod process;
+mod scenario;
+mod test;
+
+use clap::{Parser, Subcommand};
+
+#[derive(Debug, Parser)]
+#[command(name = "cargo xtask", about = "Developing Refloat.")]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Run all tests: the crates', the demo and a part of the kill sweep; the last line counts them
+    Test(test::Args),
+    /// What `.ci/run` runs: format, clippy and docs with warnings as errors, then `test`
+    Ci,
+    /// Kill the manager at every state-changing system call, and check two restarts after each
+    KillSweep(kill_sweep::Args),
+    /// Measure reconstruct, records and the mount table against what they are compared to
+    Bench(bench::Args),
+    /// Run every fuzz target for a while
+    Fuzz(fuzz::Args),
+}
+
+fn main() -> anyhow::Result<std::process::ExitCode> {
+    match Cli::parse().command {
+        Command::Test(args) => test::run(&args),
+        Command::Ci => ci::run(),
+        Command::KillSweep(args) => kill_sweep::run(&args),
+        Command::Bench(args) => bench::run(&args),
+        Command::Fuzz(args) => fuzz::run(&args),
+    }
+}

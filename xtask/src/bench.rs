@@ -1,0 +1,100 @@
+//! `cargo xtask bench`: what reconstruct, records and the mount table cost, each beside what it is compared to, in the
+//! same run on the same machine. Prints the results and writes them to `docs/performance.md`.
+#![allow(clippy::cast_precision_loss)] // counts are far below 2^52
+
+mod floor;
+mod machine;
+mod reconstruct;
+mod records;
+mod table;
+mod tree;
+
+use std::path::PathBuf;
+use std::process::{Command, ExitCode, Stdio};
+
+use anyhow::{Context, Result, bail};
+use serde_json::Value;
+
+use crate::process::{build_refloat, cargo, run as run_command, workspace};
+
+/// Arguments of `bench`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// How many volumes
+    #[arg(long, value_delimiter = ',', default_values_t = [100, 1_000, 10_000, 50_000])]
+    sizes: Vec<usize>,
+    /// How often each is measured; the median counts
+    #[arg(long, default_value_t = 7)]
+    rounds: usize,
+    /// Do not write `docs/performance.md`
+    #[arg(long)]
+    dry: bool,
+    /// Measure one thing in this process (what the others are started for)
+    #[arg(long, hide = true, requires = "binary")]
+    inside: Option<String>,
+    /// The binary
+    #[arg(long, hide = true)]
+    binary: Option<PathBuf>,
+    /// The node root, for the floor
+    #[arg(long, hide = true)]
+    root: Option<PathBuf>,
+    /// The state folder, for the floor
+    #[arg(long, hide = true)]
+    state: Option<PathBuf>,
+}
+
+/// Runs the command.
+pub(crate) fn run(args: &Args) -> Result<ExitCode> {
+    if let Some(what) = &args.inside {
+        return inside(what, args);
+    }
+    let binary = build_refloat(true)?;
+    run_command(&mut cargo(&["build", "--quiet", "--release", "--package", "xtask"]))?;
+    let xtask = binary.with_file_name("xtask");
+    let measure = |what: &str, size: usize| -> Result<Value> {
+        eprintln!("{what} {size}");
+        let mut command = Command::new(&xtask);
+        command.args(["bench", "--inside", what, "--sizes", &size.to_string(), "--rounds", &args.rounds.to_string()]);
+        let output = command.arg("--binary").arg(&binary).stdin(Stdio::null()).stderr(Stdio::inherit()).output()?;
+        if !output.status.success() {
+            bail!("measuring {what} at {size} failed: {}", output.status);
+        }
+        serde_json::from_slice(&output.stdout).context("cannot read what was measured")
+    };
+    let mut text = machine::describe();
+    let sized: Vec<_> = args.sizes.iter().map(|&size| measure("reconstruct", size)).collect::<Result<_>>()?;
+    text.push_str(&reconstruct::report(&sized));
+    text.push_str(&records::report(&measure("records", 512)?, &measure("set-up", 1000)?));
+    text.push_str(&table::report(&[measure("table", 1_000)?, measure("table", 50_000)?]));
+    println!("{text}");
+    if !args.dry {
+        let path = workspace().join("docs/performance.md");
+        std::fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
+        println!("written to {}", path.display());
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn inside(what: &str, args: &Args) -> Result<ExitCode> {
+    let size = args.sizes.first().copied().unwrap_or(1000);
+    let binary = args.binary.as_deref().context("which binary?")?;
+    let value = match what {
+        "floor" => {
+            let root = args.root.as_deref().context("which root?")?;
+            floor::run(root, args.state.as_deref())?
+        }
+        "table" => table::measure(size)?,
+        "reconstruct" => reconstruct::measure(size, args.rounds, binary)?,
+        "records" => records::measure(size)?,
+        "set-up" => records::measure_set_up(size, args.rounds, binary)?,
+        _ => bail!("there is nothing called {what:?} to measure"),
+    };
+    println!("{value}");
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The median.
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
+}

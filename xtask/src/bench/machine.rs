@@ -1,0 +1,29 @@
+//! The machine that was measured on.
+
+use std::fmt::Write;
+
+/// The head of the report.
+pub(super) fn describe() -> String {
+    let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
+    let field = |text: &str, name: &str| {
+        let line = text.lines().find(|l| l.starts_with(name)).unwrap_or_default();
+        line.split_once(':').map_or("unknown", |(_, value)| value.trim()).to_owned()
+    };
+    let cpu = field(&read("/proc/cpuinfo"), "model name");
+    let memory = field(&read("/proc/meminfo"), "MemTotal");
+    let memory = memory.split(' ').next().and_then(|kib| kib.parse::<u64>().ok()).unwrap_or(0) / 1024 / 1024;
+    let cores = std::thread::available_parallelism().map_or(0, std::num::NonZero::get);
+    let kernel = read("/proc/sys/kernel/osrelease");
+    let load = read("/proc/loadavg");
+    let mut text = String::from("# How fast Refloat is\n\n");
+    let _ = writeln!(
+        text,
+        "Written by `cargo xtask bench` (release build). Each figure stands beside what it is compared to, measured in \
+         the same run; ratios count, not last digits.\n\nMachine: {cpu}, {cores} cores, {memory} GiB of memory, Linux {}, \
+         load {} at the start. {}.\n",
+        kernel.trim(),
+        load.split(' ').next().unwrap_or("?"),
+        jiff::Timestamp::now().strftime("%Y-%m-%d"),
+    );
+    text
+}

@@ -1,0 +1,94 @@
+//! `reconstruct`: from process start to the complete actual state.
+
+use std::fmt::Write;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+use anyhow::{Context, Result, ensure};
+use serde_json::{Value, json};
+
+use super::{median, tree};
+use crate::node::Node;
+
+/// Measures one size, in a namespace of its own.
+pub(super) fn measure(volumes: usize, rounds: usize, binary: &Path) -> Result<Value> {
+    refloat_mount::enter_private_namespace().context("there is no mount namespace to be had")?;
+    let node = Node::new(binary)?;
+    tree::build(&node.root, &node.state, &node.host(), volumes)?;
+    let empty = node.folder().join("no-records");
+    std::fs::create_dir(&empty)?;
+    let refloat = |how: &[&str], state: &Path| {
+        let mut command = Command::new(binary);
+        command.arg("bench-reconstruct").args(how).arg("--root-dir").arg(&node.root).arg("--state-dir").arg(state);
+        command
+    };
+    let floor = |records: bool| -> Result<Command> {
+        let mut command = Command::new(std::env::current_exe()?);
+        command.args(["bench", "--inside", "floor", "--binary", "-"]).arg("--root").arg(&node.root);
+        if records {
+            command.arg("--state").arg(&node.state);
+        }
+        Ok(command)
+    };
+    let mut times: [Vec<f64>; 5] = Default::default();
+    let mut peak = [0, 0, 0];
+    for _ in 0..rounds {
+        // In turn, so that what else the machine does meets all alike.
+        times[0].push(timed(floor(true)?)?.0);
+        times[1].push(timed(floor(false)?)?.0);
+        for (i, (how, state)) in
+            [(&["--restart"][..], &node.state), (&[][..], &node.state), (&[][..], &empty)].into_iter().enumerate()
+        {
+            let (time, value) = timed(refloat(how, state))?;
+            let found = value["volumes"].as_u64().context("how many volumes?")?;
+            ensure!(found as usize == volumes, "{found} volumes were found, not {volumes}");
+            times[i + 2].push(time);
+            peak[i] = peak[i].max(value["peakKiB"].as_u64().unwrap_or(0));
+        }
+    }
+    let [floor, bare_floor, restart, records, bare] = times.map(median);
+    Ok(json!({ "volumes": volumes, "floor": floor, "bareFloor": bare_floor, "restart": restart, "records": records,
+        "bare": bare, "peakMiB": peak.map(|kib| kib / 1024) }))
+}
+
+/// Runs a command to its end; answers how long that took, in milliseconds, and what it printed.
+fn timed(mut command: Command) -> Result<(f64, Value)> {
+    command.stdin(Stdio::null()).stderr(Stdio::inherit());
+    let start = Instant::now();
+    let output = command.output().with_context(|| format!("cannot run {command:?}"))?;
+    let time = start.elapsed().as_secs_f64() * 1000.0;
+    ensure!(output.status.success(), "{command:?} ended with {}", output.status);
+    Ok((time, serde_json::from_slice(&output.stdout).context("no JSON")?))
+}
+
+/// The report.
+pub(super) fn report(sizes: &[Value]) -> String {
+    let mut text = String::from(
+        "## Reconstruct\n\n\
+         From process start to the complete actual state, wall time in ms, median. Each pod has five volumes: emptyDir on \
+         disk and in memory, secret, projected, local volume (a bind); four of them are mounts. *Floor*: a process that \
+         reads and splits mountinfo once, lists the same folders once and reads the same record files once, on one \
+         thread. *Restart*: `node`, until it could plan. *Scan*: `scan` with records, and without any.\n\n\
+         | volumes | floor | restart | ratio | scan | ratio | floor without records | scan without records | ratio | peak memory, MiB |\n\
+         | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |\n",
+    );
+    for size in sizes {
+        let number = |name: &str| size[name].as_f64().unwrap_or(f64::NAN);
+        let (floor, bare_floor) = (number("floor"), number("bareFloor"));
+        let peak = size["peakMiB"].as_array().into_iter().flatten().filter_map(Value::as_u64).max().unwrap_or(0);
+        let _ = writeln!(
+            text,
+            "| {} | {floor:.1} | {:.1} | {:.2} | {:.1} | {:.2} | {bare_floor:.1} | {:.1} | {:.2} | {peak} |",
+            size["volumes"],
+            number("restart"),
+            number("restart") / floor,
+            number("records"),
+            number("records") / floor,
+            number("bare"),
+            number("bare") / bare_floor,
+        );
+    }
+    text.push_str("\nGoal: at most 1.5 times the floor at every size, linear growth, under 60 MiB at 10,000.\n\n");
+    text
+}

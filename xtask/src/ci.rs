@@ -1,0 +1,18 @@
+//! `cargo xtask ci`: everything that a change must pass.
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+
+use crate::process;
+use crate::process::cargo;
+use crate::test;
+
+/// Runs the command.
+pub(crate) fn run() -> Result<ExitCode> {
+    process::run(&mut cargo(&["fmt", "--all", "--check"]))?;
+    process::run(&mut cargo(&["clippy", "--quiet", "--workspace", "--all-targets", "--", "--deny", "warnings"]))?;
+    let mut doc = cargo(&["doc", "--quiet", "--workspace", "--no-deps", "--document-private-items"]);
+    process::run(doc.env("RUSTDOCFLAGS", "--deny warnings"))?;
+    test::run(&test::Args::default())
+}
