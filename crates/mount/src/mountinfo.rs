@@ -153,16 +153,14 @@ pub(crate) fn unescape_into(text: &[u8], out: &mut Vec<u8>) {
     let mut rest = text;
     while let Some(at) = rest.iter().position(|&byte| byte == b'\\') {
         out.extend_from_slice(&rest[..at]);
-        rest = match rest[at..] {
-            [_, high @ b'0'..=b'3', middle @ b'0'..=b'7', low @ b'0'..=b'7', ..] => {
-                out.push(((high - b'0') << 6) | ((middle - b'0') << 3) | (low - b'0'));
-                &rest[at + 4..]
-            }
-            _ => {
-                out.push(b'\\');
-                &rest[at + 1..]
-            }
-        };
+        let escape = &rest[at..];
+        if let [_, high @ b'0'..=b'3', middle @ b'0'..=b'7', low @ b'0'..=b'7', after @ ..] = escape {
+            out.push(((high - b'0') << 6) | ((middle - b'0') << 3) | (low - b'0'));
+            rest = after;
+        } else {
+            out.push(b'\\');
+            rest = &escape[1..];
+        }
     }
     out.extend_from_slice(rest);
 }

@@ -72,6 +72,17 @@ pub enum PathError {
     },
 }
 
+impl PathError {
+    /// The same of a longer path, of which what stands in the way is only a part.
+    fn on_the_way_to(mut self, whole: PathBuf) -> Self {
+        match &mut self {
+            Self::Symlink { path, .. } | Self::Mount { path, .. } | Self::NotAFolder { path, .. } => *path = whole,
+            Self::Escapes { .. } | Self::Io { .. } => {}
+        }
+        self
+    }
+}
+
 /// Why something could not be unmounted, or is not believed to be.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -221,7 +232,9 @@ impl NodeRoot {
     pub fn open_dir_in_mount(&self, rel: &Path) -> Result<Option<Dir>, PathError> {
         const DOING: &str = "open";
         let Some((parent, name)) = split(checked(rel)?) else { return self.open_dir(rel) };
-        let Some(parent) = self.open_folder(parent, DOING, OFlags::PATH)? else { return Ok(None) };
+        let parent = if parent.as_os_str().is_empty() { Path::new(".") } else { parent };
+        let whole = |error: PathError| error.on_the_way_to(self.absolute(rel));
+        let Some(parent) = self.open_folder(parent, DOING, OFlags::PATH).map_err(whole)? else { return Ok(None) };
         let flags = OFlags::RDONLY | OFlags::DIRECTORY;
         match open_beneath(&parent, Path::new(name), flags, Xdev::Cross) {
             Ok(fd) => Ok(Some(Dir::new(fd, self.absolute(rel)))),
@@ -246,7 +259,8 @@ impl NodeRoot {
         for name in checked(rel)? {
             shown.push(name);
             let parent = dir.as_ref().map_or(self.fd.as_fd(), AsFd::as_fd);
-            dir = Some(walk::make_dir(parent, Path::new(name), mode, DOING, &shown)?);
+            let answer = walk::make_dir(parent, Path::new(name), mode, DOING, &shown);
+            dir = Some(answer.map_err(|error| error.on_the_way_to(self.absolute(rel)))?);
         }
         match dir {
             Some(fd) => Ok(Dir::new(fd, shown)),
@@ -303,7 +317,7 @@ impl NodeRoot {
         match rustix::fs::unlinkat(&parent, name, AtFlags::REMOVEDIR) {
             Ok(()) | Err(Errno::NOENT) => Ok(true),
             Err(Errno::NOTEMPTY | Errno::EXIST) => Ok(false),
-            Err(errno) => Err(self.not_removed(&parent, Path::new(name), errno, shown)),
+            Err(errno) => Err(Self::not_removed(&parent, Path::new(name), errno, shown)),
         }
     }
 
@@ -327,7 +341,7 @@ impl NodeRoot {
         let Some((parent, name)) = self.open_parent(rel, "remove the file")? else { return Ok(()) };
         match rustix::fs::unlinkat(&parent, name, AtFlags::empty()) {
             Ok(()) | Err(Errno::NOENT) => Ok(()),
-            Err(errno) => Err(self.not_removed(&parent, Path::new(name), errno, self.absolute(rel))),
+            Err(errno) => Err(Self::not_removed(&parent, Path::new(name), errno, self.absolute(rel))),
         }
     }
 
@@ -354,12 +368,12 @@ impl NodeRoot {
         match self.open_folder(parent, doing, OFlags::PATH) {
             Ok(Some(dir)) => Ok(Some((dir, name))),
             Ok(None) => Ok(None),
-            Err(error) => Err(RemoveError::Path(error)),
+            Err(error) => Err(RemoveError::Path(error.on_the_way_to(self.absolute(rel)))),
         }
     }
 
     /// Says why an entry could not be removed.
-    fn not_removed(&self, parent: &Dir, name: &Path, errno: Errno, shown: PathBuf) -> RemoveError {
+    fn not_removed(parent: &Dir, name: &Path, errno: Errno, shown: PathBuf) -> RemoveError {
         match errno {
             // The kernel removes no entry that something is mounted on in this mount namespace.
             Errno::BUSY => RemoveError::Mounts { mounts: vec![shown.clone()], path: shown },

@@ -184,18 +184,26 @@ pub(crate) fn unshare_mounts(user: bool) -> io::Result<()> {
     check(unsafe { libc::unshare(flags) }.into()).map(drop)
 }
 
+/// An ioctl's number in the type that this C library wants.
+#[allow(clippy::cast_lossless, clippy::cast_possible_wrap)] // the type differs between C libraries
+fn request(number: u32) -> libc::Ioctl {
+    number as libc::Ioctl
+}
+
 /// Asks the loop control device for the number of a free loop device.
 pub(crate) fn loop_get_free(control: impl AsFd) -> io::Result<usize> {
     // SAFETY: this ioctl takes no argument.
-    check(unsafe { libc::ioctl(control.as_fd().as_raw_fd(), raw_loop::LOOP_CTL_GET_FREE as _) }.into())
+    check(unsafe { libc::ioctl(control.as_fd().as_raw_fd(), request(raw_loop::LOOP_CTL_GET_FREE)) }.into())
 }
 
 /// Sets a loop device up in one step.
 pub(crate) fn loop_configure(device: impl AsFd, config: &raw_loop::loop_config) -> io::Result<()> {
     // SAFETY: the kernel reads one `loop_config`, which outlives the call.
     check(
-        unsafe { libc::ioctl(device.as_fd().as_raw_fd(), raw_loop::LOOP_CONFIGURE as _, std::ptr::from_ref(config)) }
-            .into(),
+        unsafe {
+            libc::ioctl(device.as_fd().as_raw_fd(), request(raw_loop::LOOP_CONFIGURE), std::ptr::from_ref(config))
+        }
+        .into(),
     )
     .map(drop)
 }
@@ -212,7 +220,7 @@ pub(crate) fn loop_status(device: impl AsFd) -> io::Result<raw_loop::loop_info64
     // SAFETY: the kernel writes one `loop_info64`, which outlives the call.
     check(
         unsafe {
-            libc::ioctl(device.as_fd().as_raw_fd(), raw_loop::LOOP_GET_STATUS64 as _, std::ptr::from_mut(&mut info))
+            libc::ioctl(device.as_fd().as_raw_fd(), request(raw_loop::LOOP_GET_STATUS64), std::ptr::from_mut(&mut info))
         }
         .into(),
     )?;
@@ -222,7 +230,7 @@ pub(crate) fn loop_status(device: impl AsFd) -> io::Result<raw_loop::loop_info64
 /// Detaches a loop device.
 pub(crate) fn loop_clear(device: impl AsFd) -> io::Result<()> {
     // SAFETY: this ioctl's argument is not used.
-    check(unsafe { libc::ioctl(device.as_fd().as_raw_fd(), raw_loop::LOOP_CLR_FD as _, 0) }.into()).map(drop)
+    check(unsafe { libc::ioctl(device.as_fd().as_raw_fd(), request(raw_loop::LOOP_CLR_FD), 0) }.into()).map(drop)
 }
 
 #[cfg(test)]

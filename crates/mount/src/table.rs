@@ -13,8 +13,8 @@ use std::sync::OnceLock;
 
 use entries::{Entries, Text};
 use index::{NONE, PathIndex, normal};
+pub(crate) use reader::{MOUNTINFO, mount_of, read_mountinfo};
 pub use reader::{TableError, TableReader};
-pub(crate) use reader::{mount_of, read_mountinfo};
 
 use crate::mountinfo;
 

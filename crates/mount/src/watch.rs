@@ -2,7 +2,8 @@
 
 use std::os::fd::{AsFd, BorrowedFd};
 
-/// A descriptor that becomes ready (`POLLPRI`) when the mount table of this namespace changed.
+/// A descriptor that becomes ready (`POLLPRI`) when the mount table of this namespace changed: a mount came, went, was
+/// moved or got other options. Renamed folders above a mount point do not wake it.
 #[derive(Debug)]
 pub struct TableWatch {
     file: std::fs::File,
@@ -11,7 +12,7 @@ pub struct TableWatch {
 impl TableWatch {
     /// Opens the watch. Changes from now on are seen.
     pub fn open() -> std::io::Result<Self> {
-        Ok(Self { file: std::fs::File::open("/proc/self/mountinfo")? })
+        Ok(Self { file: std::fs::File::open(crate::table::MOUNTINFO)? })
     }
 }
 

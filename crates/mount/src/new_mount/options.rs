@@ -32,7 +32,7 @@ const MOUNT_FLAGS: &[(&str, bool, MountAttrFlags, MountFlags)] = &[
     ("symfollow", false, MountAttrFlags::MOUNT_ATTR_NOSYMFOLLOW, MountFlags::NOSYMFOLLOW),
 ];
 
-/// The kinds of access time, of which there is one at a time. MOUNT_ATTR_RELATIME is no bit: it is their absence.
+/// The kinds of access time, of which there is one at a time. `MOUNT_ATTR_RELATIME` is no bit: it is their absence.
 const ATIME: &[(&str, MountAttrFlags, MountFlags)] = &[
     ("noatime", MountAttrFlags::MOUNT_ATTR_NOATIME, MountFlags::NOATIME),
     ("strictatime", MountAttrFlags::MOUNT_ATTR_STRICTATIME, MountFlags::STRICTATIME),

@@ -13,7 +13,7 @@ use super::PathError;
 use super::walk::{Xdev, checked, diagnose, open_beneath, open_entry};
 
 /// The bytes of directory entries asked for at once.
-const READ_SIZE: usize = 32 * 1024;
+const READ_SIZE: usize = 16 * 1024;
 
 /// What a folder entry is, as the directory read tells it (no stat).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -166,7 +166,7 @@ impl Walk {
             // The walk begins: a mount whose parent is none of the table hangs on what this process cannot see.
             let root = mounts.iter().rev().copied().find(|&mount| !self.has_parent(entries, mount));
             let Some(root) = root else {
-                mounts.iter().for_each(|&mount| entries.list[mount as usize].hidden = true);
+                set_hidden(entries, mounts, true);
                 return NONE;
             };
             stack.push(root);
@@ -179,8 +179,8 @@ impl Walk {
         }
         let by_parent: HashMap<u32, u32> =
             mounts.iter().map(|&mount| (entries.list[mount as usize].parent, mount)).collect();
-        mounts.iter().for_each(|&mount| entries.list[mount as usize].hidden = true);
-        stack.iter().for_each(|&mount| entries.list[mount as usize].hidden = false);
+        set_hidden(entries, mounts, true);
+        set_hidden(entries, &stack, false);
         while let Some(&next) = by_parent.get(&entries.list[at as usize].short) {
             // Bad input may have a circle.
             if next == at || !entries.list[next as usize].hidden {
@@ -210,4 +210,10 @@ impl Walk {
 
 fn hangs_on(entries: &Entries, mount: u32, parent: u32) -> bool {
     mount != parent && entries.list[mount as usize].parent == entries.list[parent as usize].short
+}
+
+fn set_hidden(entries: &mut Entries, mounts: &[u32], hidden: bool) {
+    for &mount in mounts {
+        entries.list[mount as usize].hidden = hidden;
+    }
 }
