@@ -55,10 +55,10 @@ fn agree() {
     assert!(listed.iter().all(|mount| mount.id().is_some()));
     for mount in listed.iter() {
         let id = mount.id().expect("it has one");
-        assert_eq!(listed.by_id(id).map(|mount| mount.short_id()), Some(mount.short_id()));
+        assert_eq!(listed.by_id(id).map(refloat_mount::Mount::short_id), Some(mount.short_id()));
         assert_eq!(
-            listed.at(mount.point()).map(|m| m.short_id()),
-            from_text.at(mount.point()).map(|m| m.short_id()),
+            listed.at(mount.point()).map(refloat_mount::Mount::short_id),
+            from_text.at(mount.point()).map(refloat_mount::Mount::short_id),
             "{}",
             mount.point().display()
         );
