@@ -200,15 +200,14 @@ impl<'a, 's> Writer<'a, 's> {
         // The root of a detached mount comes as an O_PATH descriptor, which cannot be read.
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let dir = rustix::fs::openat(dir, c".", flags, Mode::empty()).map_err(error("open the volume's folder"))?;
-        let fs_type = rustix::fs::fstatfs(&dir).map_err(error("look at the file system of"))?.f_type as u64;
+        let durable = !beneath::is_in_memory(&dir).map_err(error("look at the file system of"))?;
         Ok(Self {
             dir,
             shown,
             uid: rustix::process::geteuid(),
             gid: fs_group.map_or_else(rustix::process::getegid, |g| Gid::from_raw(g.gid)),
             grouped: fs_group.is_some(),
-            // TMPFS_MAGIC, RAMFS_MAGIC
-            durable: !matches!(fs_type, 0x0102_1994 | 0x8584_58f6),
+            durable,
             changed: false,
             step,
         })

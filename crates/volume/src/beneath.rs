@@ -51,6 +51,16 @@ pub(crate) fn list(dir: impl AsFd) -> Result<Vec<(CString, FileType)>> {
     Ok(names)
 }
 
+/// Whether the file system forgets everything at a power cut anyway.
+pub(crate) fn is_in_memory(fd: impl AsFd) -> Result<bool> {
+    const TMPFS_MAGIC: u64 = 0x0102_1994;
+    const RAMFS_MAGIC: u64 = 0x8584_58f6;
+    // The field's width and sign differ between architectures; the magic numbers have 32 bits.
+    #[allow(clippy::cast_sign_loss)]
+    let magic = rustix::fs::fstatfs(fd)?.f_type as u64 & 0xffff_ffff;
+    Ok(matches!(magic, TMPFS_MAGIC | RAMFS_MAGIC))
+}
+
 /// What it is.
 pub(crate) fn kind(stat: &Stat) -> FileType {
     FileType::from_raw_mode(stat.st_mode)

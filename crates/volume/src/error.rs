@@ -170,7 +170,6 @@ impl VolumeError {
                 "RecordNotWritten",
                 "Nothing is started without its record. Make the state folder writable; the operation is retried.",
             ),
-            Self::Path(error) => path_words(error),
             Self::Mount(error) => match Errno::from_io_error(&error.source) {
                 Some(Errno::NOENT | Errno::NOTBLK | Errno::NXIO) => (
                     "MountSourceMissing",
@@ -201,7 +200,9 @@ impl VolumeError {
                 "The unmount was answered with success but did not happen; it is retried. Look for something that mounts \
                  it again.",
             ),
-            Self::Unmount(UnmountError::Path(error)) | Self::Remove(RemoveError::Path(error)) => path_words(error),
+            Self::Path(error) | Self::Unmount(UnmountError::Path(error)) | Self::Remove(RemoveError::Path(error)) => {
+                path_words(error)
+            }
             Self::Unmount(UnmountError::Table(_)) | Self::Table(_) => {
                 ("MountTableUnreadable", "Check that /proc is mounted; nothing is unmounted without the table.")
             }
@@ -211,7 +212,7 @@ impl VolumeError {
                 "Nothing is deleted through a mount. Unmount what is mounted inside; it is then removed.",
             ),
             Self::Remove(RemoveError::NotEmpty { .. }) => (
-                "DataLeft",
+                "DataKept",
                 "The folder has files that this program did not write, so they are kept: save or delete them, then remove \
                  the folder.",
             ),

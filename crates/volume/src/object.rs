@@ -86,9 +86,9 @@ impl NodeFacts {
 fn count_of_list(list: &str) -> Option<u64> {
     let mut count = 0_u64;
     for part in list.trim().split(',') {
-        let (first, last) = part.split_once('-').unwrap_or((part, part));
-        let (first, last) = (first.parse::<u64>().ok()?, last.parse::<u64>().ok()?);
-        count = count.checked_add(last.checked_sub(first)?.checked_add(1)?)?;
+        let (from, to) = part.split_once('-').unwrap_or((part, part));
+        let (from, to) = (from.parse::<u64>().ok()?, to.parse::<u64>().ok()?);
+        count = count.checked_add(to.checked_sub(from)?.checked_add(1)?)?;
     }
     Some(count)
 }

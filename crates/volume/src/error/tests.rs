@@ -47,7 +47,7 @@ fn table() -> Vec<(VolumeError, &'static str)> {
         (VolumeError::Unmount(UnmountError::StillMounted { path: path() }), "StillMounted"),
         (VolumeError::Unmount(UnmountError::Io { path: path(), source: os(Errno::INVAL) }), "UnmountFailed"),
         (VolumeError::Remove(RemoveError::Mounts { path: path(), mounts: vec![path()] }), "MountsInside"),
-        (VolumeError::Remove(RemoveError::NotEmpty { path: path() }), "DataLeft"),
+        (VolumeError::Remove(RemoveError::NotEmpty { path: path() }), "DataKept"),
         (VolumeError::Remove(RemoveError::Io { path: path(), source: os(Errno::NOTDIR) }), "RemoveFailed"),
         (
             VolumeError::Table(refloat_mount::TableError { call: "listmount", source: os(Errno::INVAL) }),

@@ -32,7 +32,7 @@ pub(super) fn keys(object: &ConfigMapObject) -> Vec<(&str, &[u8])> {
     text.chain(binary).collect()
 }
 
-pub(super) fn keyed<'a>(name: &'a str, optional: Option<bool>) -> Keyed<'a> {
+pub(super) fn keyed(name: &str, optional: Option<bool>) -> Keyed<'_> {
     Keyed {
         kind: "ConfigMap",
         missing_code: "ConfigMapMissing",

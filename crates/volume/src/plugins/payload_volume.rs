@@ -329,3 +329,6 @@ pub(super) fn from_layout(found: FoundVolume<'_>, field: &'static str, lost: &[&
     let spec = serde_json::json!({ "name": found.folder, field: {} });
     Rebuilt { spec: RebuiltSpec::Volume(spec), lost: lost.to_vec() }
 }
+
+#[cfg(test)]
+mod tests;

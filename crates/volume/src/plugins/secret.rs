@@ -35,7 +35,7 @@ pub(super) fn keys(object: &SecretObject) -> Vec<(&str, &[u8])> {
     object.data.iter().flatten().map(|(key, data)| (key.as_str(), &*data.0)).collect()
 }
 
-pub(super) fn keyed<'a>(name: &'a str, optional: Option<bool>) -> Keyed<'a> {
+pub(super) fn keyed(name: &str, optional: Option<bool>) -> Keyed<'_> {
     Keyed {
         kind: "Secret",
         missing_code: "SecretMissing",

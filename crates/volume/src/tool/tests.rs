@@ -61,8 +61,8 @@ fn the_deadline_kills_grandchildren_too() {
     loop {
         match std::fs::read_to_string(format!("/proc/{pid}/stat")) {
             Err(_) => break,
-            Ok(stat) if stat.rsplit(')').next().is_some_and(|rest| rest.trim_start().starts_with(['Z', 'X'])) => break,
-            Ok(stat) => assert!(Instant::now() < patience, "still there: {stat}"),
+            Ok(line) if line.rsplit(')').next().is_some_and(|rest| rest.trim_start().starts_with(['Z', 'X'])) => break,
+            Ok(line) => assert!(Instant::now() < patience, "still there: {line}"),
         }
         std::thread::sleep(Duration::from_millis(5));
     }
