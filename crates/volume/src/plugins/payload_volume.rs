@@ -9,7 +9,6 @@ use std::fmt::Display;
 use std::os::fd::AsFd;
 
 use k8s_openapi::api::core::v1::KeyToPath;
-use refloat_mount::NewMount;
 use refloat_record::{PodRef, RelPath, SpecName};
 
 use crate::tear_down::{is_own, other_mount};
@@ -262,17 +261,8 @@ pub(super) fn set_up_tmpfs(step: &SetUp<'_>) -> Result<(), VolumeError> {
         write_in_mount(step, path, content)?;
         return marker.set(&announced);
     }
-    // Nothing is mounted: files in the folder are nobody's that could be hidden in good faith.
-    let entries = step.host.root.list(path.as_path()).map_err(VolumeError::Path)?.unwrap_or_default();
-    if !entries.is_empty() {
-        let absolute = step.host.absolute(path);
-        return Err(refused(
-            "DataBelowMount",
-            format!("{} holds files that mounting the volume would hide", absolute.display()),
-            "They were written while nothing was mounted there; move them away, then the volume is mounted.",
-        ));
-    }
-    let mount: NewMount = super::new_tmpfs(step.host, None, TMPFS_MODE)?;
+    super::refuse_hidden_data(step.host, path)?;
+    let mount = super::new_tmpfs(step.host, None, TMPFS_MODE)?;
     let filled = match mount.root() {
         Some(root) => write_payload(root, &step.host.absolute(path), content, step.fs_group).map(|_| true)?,
         None => false,

@@ -19,6 +19,7 @@ mod host_path;
 mod life;
 mod local;
 mod node;
+mod payload;
 mod sub_path;
 mod tear_down;
 
@@ -56,7 +57,15 @@ fn main() {
         .expect("a tmpfs in a private namespace");
     BASE.set(base.clone()).expect("set once");
 
-    let tests = [empty_dir::TESTS, host_path::TESTS, life::TESTS, local::TESTS, sub_path::TESTS, tear_down::TESTS];
+    let tests = [
+        empty_dir::TESTS,
+        host_path::TESTS,
+        life::TESTS,
+        local::TESTS,
+        payload::TESTS,
+        sub_path::TESTS,
+        tear_down::TESTS,
+    ];
     let trials = tests.concat().into_iter().map(|(name, test)| {
         Trial::test(name, move || match test() {
             Ok(()) => Ok(()),
