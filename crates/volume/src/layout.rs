@@ -3,7 +3,7 @@
 //! # Source
 //! `pkg/kubelet/kubelet_getters.go`, `pkg/volume/util/util.go` of Kubernetes v1.36.
 
-use refloat_record::{PluginName, PodRef, PodUid, RelPath, SpecName, UniqueVolumeName};
+use refloat_record::{NameError, PluginName, PodRef, PodUid, RelPath, SpecName, UniqueVolumeName};
 
 /// `pods`
 pub const PODS: &str = "pods";
@@ -20,6 +20,15 @@ fn rel(text: String) -> RelPath {
     RelPath::new(text).expect("made of names that hold no slash and are not dots")
 }
 
+/// [`RelPath::new`] refuses all but this.
+fn one_element(what: &'static str, text: &str) -> Result<(), NameError> {
+    if text.contains('/') {
+        let text = text.chars().take(64).collect();
+        return Err(NameError::Escapes { what, text, why: "it holds a slash" });
+    }
+    Ok(())
+}
+
 /// `pods/<uid>`
 pub fn pod_path(pod: &PodUid) -> RelPath {
     rel(format!("{PODS}/{pod}"))
@@ -31,18 +40,15 @@ pub fn volume_path(pod: &PodUid, plugin: &PluginName, spec: &SpecName) -> RelPat
 }
 
 /// `pods/<uid>/volume-subpaths/<spec>/<container>/<index>`
-pub fn sub_path(
-    pod: &PodUid,
-    spec: &SpecName,
-    container: &str,
-    index: u32,
-) -> Result<RelPath, refloat_record::NameError> {
+pub fn sub_path(pod: &PodUid, spec: &SpecName, container: &str, index: u32) -> Result<RelPath, NameError> {
+    one_element("container name", container)?;
     RelPath::new(format!("{PODS}/{pod}/{VOLUME_SUBPATHS}/{spec}/{container}/{index}"))
 }
 
 /// `pods/<uid>/plugins/kubernetes.io~empty-dir/<name>`: the folder of the `ready` marker. `name` is the volume's for
 /// an emptyDir and `wrapped_<name>` for configMap, secret, downwardAPI and projected volumes.
-pub fn marker_dir(pod: &PodUid, name: &str) -> Result<RelPath, refloat_record::NameError> {
+pub fn marker_dir(pod: &PodUid, name: &str) -> Result<RelPath, NameError> {
+    one_element("marker name", name)?;
     RelPath::new(format!("{PODS}/{pod}/{PLUGINS}/kubernetes.io~empty-dir/{name}"))
 }
 
@@ -52,9 +58,9 @@ pub fn unique_name_of_pod(pod: &PodRef, plugin: &PluginName, spec: &SpecName) ->
 }
 
 /// The unique volume name of a device that pods share: `<plugin>/<volume name>`.
-pub fn unique_name_of_device(
-    plugin: &PluginName,
-    volume_name: &str,
-) -> Result<UniqueVolumeName, refloat_record::NameError> {
+pub fn unique_name_of_device(plugin: &PluginName, volume_name: &str) -> Result<UniqueVolumeName, NameError> {
     UniqueVolumeName::new(format!("{plugin}/{volume_name}"))
 }
+
+#[cfg(test)]
+mod tests;
