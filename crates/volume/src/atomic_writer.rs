@@ -13,10 +13,9 @@
 //! `pkg/volume/util/atomic_writer.go` of Kubernetes v1.36 for the layout and the rules of paths. Unlike there, remains
 //! of an interrupted update are found and removed, missing and wrong links are repaired, and data is synced.
 
-use std::collections::BTreeMap;
 use std::ffi::{CStr, CString};
 use std::fs::File;
-use std::io::{Read, Write};
+use std::io::Write;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
@@ -26,12 +25,17 @@ use rustix::io::Errno;
 
 use crate::{Payload, PayloadFile, Problem, VolumeError, beneath};
 
+mod compare;
+mod tree;
+
+use tree::{Node, Tree, tree_of};
+
 /// The symlink to the current content.
 const DATA: &CStr = c"..data";
 /// A symlink on its way to become `..data` or a repaired link.
 const TEMPORARY: &CStr = c"..data_tmp";
 
-/// What [`write`] did.
+/// What [`write()`] did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WriteOutcome {
     /// Everything was as it should be.
@@ -84,7 +88,7 @@ pub fn clear(dir: BorrowedFd<'_>, shown: &Path) -> Result<(), VolumeError> {
     Ok(())
 }
 
-/// As [`write`]; `step` is called before each change of the file system, and an error from it ends the writer there
+/// As [`write()`]; `step` is called before each change of the file system, and an error from it ends the writer there
 /// without any clean-up, as a kill would.
 fn write_by_steps(
     dir: BorrowedFd<'_>,
@@ -124,36 +128,6 @@ fn write_by_steps(
 }
 
 type Step<'s> = dyn FnMut(&'static str) -> rustix::io::Result<()> + 's;
-
-/// A payload as folders.
-enum Node<'p> {
-    File(&'p PayloadFile),
-    Folder(Tree<'p>),
-}
-
-type Tree<'p> = BTreeMap<CString, Node<'p>>;
-
-fn tree_of(payload: &Payload) -> Result<Tree<'_>, VolumeError> {
-    payload.check().map_err(|error| VolumeError::Refused(error.0))?;
-    let mut tree = Tree::new();
-    for (path, file) in &payload.files {
-        let path = crate::payload::clean_path(path).map_err(|error| VolumeError::Refused(error.0))?;
-        let mut folder = &mut tree;
-        let mut elements = path.split('/').peekable();
-        while let Some(element) = elements.next() {
-            let element = CString::new(element).expect("checked: no NUL in the path");
-            if elements.peek().is_none() {
-                folder.insert(element, Node::File(file));
-                break;
-            }
-            match folder.entry(element).or_insert_with(|| Node::Folder(Tree::new())) {
-                Node::Folder(inner) => folder = inner,
-                Node::File(_) => unreachable!("checked: no path is a folder of another"),
-            }
-        }
-    }
-    Ok(tree)
-}
 
 /// Whether this is the name of a folder of content: `..YYYY_MM_DD_hh_mm_ss.<random>`.
 fn is_timestamped(name: &CStr) -> bool {
@@ -284,65 +258,6 @@ impl<'a, 's> Writer<'a, 's> {
             Ok(folder) => Ok(Some((target, folder))),
             Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::XDEV) => Ok(None),
             Err(e) => Err(self.error("open", &target, e)),
-        }
-    }
-
-    /// Whether the folder holds exactly this, bytes, modes and owners included. What cannot be read is not the same;
-    /// only a shortage of this process's own is an error.
-    fn is_same(&self, folder: &OwnedFd, tree: &Tree<'_>, depth: usize) -> Result<bool, VolumeError> {
-        let same = self.compare(folder, tree, depth);
-        match same {
-            Ok(same) => Ok(same),
-            Err(e @ (Errno::MFILE | Errno::NFILE | Errno::NOMEM)) => Err(self.error("compare the content of", DATA, e)),
-            Err(_) => Ok(false),
-        }
-    }
-
-    fn compare(&self, folder: &OwnedFd, tree: &Tree<'_>, depth: usize) -> rustix::io::Result<bool> {
-        if depth > beneath::MAX_DEPTH {
-            return Ok(false);
-        }
-        let stat = rustix::fs::fstat(folder)?;
-        if !self.is_owned(&stat) || beneath::bits(&stat) != self.folder_mode() {
-            return Ok(false);
-        }
-        let names = beneath::list(folder)?;
-        if !names.iter().map(|(name, _)| name).eq(tree.keys()) {
-            return Ok(false);
-        }
-        for (name, node) in tree {
-            let same = match node {
-                Node::Folder(inner) => self.compare(&beneath::open_dir(folder, name)?, inner, depth + 1)?,
-                Node::File(file) => self.compare_file(beneath::open_file(folder, name)?, file)?,
-            };
-            if !same {
-                return Ok(false);
-            }
-        }
-        Ok(true)
-    }
-
-    fn compare_file(&self, fd: OwnedFd, file: &PayloadFile) -> rustix::io::Result<bool> {
-        let stat = rustix::fs::fstat(&fd)?;
-        if beneath::kind(&stat) != FileType::RegularFile
-            || !self.is_owned(&stat)
-            || beneath::bits(&stat) != self.file_mode(file.mode)
-            || u64::try_from(stat.st_size) != Ok(file.data.len() as u64)
-        {
-            return Ok(false);
-        }
-        let mut reader = File::from(fd);
-        let (mut buffer, mut rest) = ([0; 16 << 10], &*file.data);
-        loop {
-            match reader.read(&mut buffer) {
-                Ok(0) => return Ok(rest.is_empty()),
-                Ok(n) => match rest.split_at_checked(n) {
-                    Some((part, after)) if *part == buffer[..n] => rest = after,
-                    _ => return Ok(false),
-                },
-                Err(e) if e.kind() == std::io::ErrorKind::Interrupted => {}
-                Err(e) => return Err(Errno::from_io_error(&e).unwrap_or(Errno::IO)),
-            }
         }
     }
 
