@@ -274,6 +274,3 @@ fn root_of_bind(mount: crate::Mount<'_>, source: BorrowedFd<'_>) -> Option<Strin
     }
     Some(OsStr::from_bytes(&root).to_string_lossy().into_owned())
 }
-
-#[cfg(test)]
-mod tests;

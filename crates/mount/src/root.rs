@@ -382,6 +382,3 @@ impl NodeRoot {
         }
     }
 }
-
-#[cfg(test)]
-mod tests;
