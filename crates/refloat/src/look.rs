@@ -118,7 +118,6 @@ pub(crate) fn gather(settings: &Settings) -> Result<Evidence, Failure> {
 /// Opens the node root. That it is not there is an error that says so, never "nothing to do".
 pub(crate) fn open_root(settings: &Settings) -> Result<NodeRoot, Failure> {
     NodeRoot::open(&settings.root_dir)
-        .with_context(|| format!("cannot look at the node root {}", settings.root_dir.display()))
         .map_err(|e| Failure::with_hint(e, "name the kubelet's root folder with --root-dir or REFLOAT_ROOT_DIR"))
 }
 
