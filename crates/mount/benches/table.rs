@@ -7,7 +7,7 @@ use std::hint::black_box;
 use std::path::{Path, PathBuf};
 
 use criterion::{BenchmarkId, Criterion, Throughput};
-use refloat_mount::{Device, Kernel, KernelFeatures, MountTable, NodeRoot, TableReader};
+use refloat_mount::{Device, Kernel, KernelFeatures, Mount, MountTable, NodeRoot, TableReader};
 
 /// Sizes to compare.
 const SIZES: [usize; 2] = [1_000, 50_000];
@@ -48,7 +48,7 @@ fn parse(criterion: &mut Criterion) {
         let text = mountinfo(size);
         group.throughput(Throughput::Elements(size as u64));
         group.bench_with_input(BenchmarkId::new("lines", size), &text, |bench, text| {
-            bench.iter(|| refloat_mount::mountinfo::lines(black_box(text.as_bytes())).filter(Result::is_ok).count());
+            bench.iter(|| refloat_mount::mountinfo::lines(black_box(text.as_bytes())).flatten().count());
         });
         group.bench_with_input(BenchmarkId::new("table", size), &text, |bench, text| {
             bench.iter(|| MountTable::from_mountinfo(black_box(text.as_bytes())).0.len());
@@ -77,7 +77,7 @@ fn look_ups(criterion: &mut Criterion) {
             bench.iter(|| table.at(black_box(&points[next(size)])).expect("it is there").short_id());
         });
         group.bench_function(BenchmarkId::new("under", size), |bench| {
-            bench.iter(|| table.under(black_box(&pods[next(pods.len())])).map(|mount| mount.short_id()).sum::<u32>());
+            bench.iter(|| table.under(black_box(&pods[next(pods.len())])).map(Mount::short_id).sum::<u32>());
         });
         group.bench_function(BenchmarkId::new("covering", size), |bench| {
             bench.iter(|| table.covering(black_box(&inside[next(size)])).expect("all lies in one").short_id());
@@ -105,7 +105,7 @@ fn sources(criterion: &mut Criterion, private: bool) {
     let new = Kernel::detect();
     let old = Kernel::with_features(KernelFeatures { openat2: true, ..KernelFeatures::default() });
     let mut have = 0;
-    for size in [1_000, 10_000] {
+    for size in [1_000_usize, 10_000] {
         for index in have..size {
             let point = root.path().join(format!("pods/{:06}/volumes/kubernetes.io~empty-dir/v{index}", index / 10));
             std::fs::create_dir_all(&point).expect("make the folder");

@@ -237,7 +237,7 @@ impl NodeRoot {
         let Some(parent) = self.open_folder(parent, DOING, OFlags::PATH).map_err(whole)? else { return Ok(None) };
         let flags = OFlags::RDONLY | OFlags::DIRECTORY;
         match open_beneath(&parent, Path::new(name), flags, Xdev::Cross) {
-            Ok(fd) => Ok(Some(Dir::new(fd, self.absolute(rel)))),
+            Ok(fd) => Ok(Some(Dir::fresh(fd, self.absolute(rel)))),
             Err(Errno::NOENT) => Ok(None),
             Err(errno) => Err(walk::diagnose(&parent, Path::new(name), errno, DOING, &self.absolute(rel))),
         }
@@ -349,7 +349,7 @@ impl NodeRoot {
     fn open_folder(&self, rel: &Path, doing: &'static str, access: OFlags) -> Result<Option<Dir>, PathError> {
         checked(rel)?;
         match open_beneath(&self.fd, rel, access | OFlags::DIRECTORY, Xdev::Stop) {
-            Ok(fd) => Ok(Some(Dir::new(fd, self.absolute(rel)))),
+            Ok(fd) => Ok(Some(Dir::fresh(fd, self.absolute(rel)))),
             Err(Errno::NOENT) => Ok(None),
             Err(errno) => Err(walk::diagnose(&self.fd, rel, errno, doing, &self.absolute(rel))),
         }

@@ -42,8 +42,8 @@ pub fn mount_by_helper(
     command.arg("--").arg(source).arg(target.path());
     command.stdin(Stdio::null()).process_group(0).env("LC_ALL", "C");
     command.stdout(output.try_clone().map_err(error)?).stderr(output.try_clone().map_err(error)?);
-    let mut child = command.spawn().map_err(|source| error(source).because("starting mount(8)"))?;
-    let status = wait(&mut child, deadline).map_err(error)?;
+    let child = command.spawn().map_err(|source| error(source).because("starting mount(8)"))?;
+    let status = wait(child, deadline).map_err(error)?;
     let mut text = Vec::new();
     let _ = output.seek(SeekFrom::Start(0)).and_then(|_| output.take(MAX_OUTPUT).read_to_end(&mut text));
     let text = String::from_utf8_lossy(&text).trim().to_owned();
@@ -55,7 +55,7 @@ pub fn mount_by_helper(
 }
 
 /// Waits for the helper. `None`: the deadline passed, and its whole process group was killed.
-fn wait(child: &mut Child, deadline: Duration) -> std::io::Result<Option<ExitStatus>> {
+fn wait(mut child: Child, deadline: Duration) -> std::io::Result<Option<ExitStatus>> {
     let end = Instant::now() + deadline;
     let mut pause = Duration::from_millis(1);
     loop {
@@ -69,9 +69,8 @@ fn wait(child: &mut Child, deadline: Duration) -> std::io::Result<Option<ExitSta
                 // Its group has its own id (`process_group(0)`). Already gone is fine.
                 let _ = rustix::process::kill_process_group(group, Signal::KILL);
             }
-            // A helper that hangs in the kernel is not waited for: it goes when the kernel lets it.
-            std::thread::sleep(Duration::from_millis(50));
-            let _ = child.try_wait()?;
+            // One that hangs in the kernel goes when the kernel lets it; somebody has to take note of its end.
+            std::thread::spawn(move || child.wait());
             return Ok(None);
         }
         std::thread::sleep(pause.min(left));

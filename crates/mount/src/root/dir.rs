@@ -5,6 +5,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::fs::{FileType, Mode, OFlags, RawDir};
 use rustix::io::Errno;
@@ -56,13 +57,20 @@ pub struct DirEntry {
 pub struct Dir {
     fd: OwnedFd,
     path: PathBuf,
+    /// Whether it may have been read before, so that reading it begins with going back.
+    read: AtomicBool,
 }
 
 impl Dir {
     /// Wraps an open descriptor; `path` is its absolute path, for messages and, where it is a mount target, to
     /// check that it still is what stands there.
     pub fn new(fd: OwnedFd, path: PathBuf) -> Self {
-        Self { fd, path }
+        Self { fd, path, read: AtomicBool::new(true) }
+    }
+
+    /// As [`Dir::new`], of a folder that was opened a moment ago and not read yet.
+    pub(super) fn fresh(fd: OwnedFd, path: PathBuf) -> Self {
+        Self { fd, path, read: AtomicBool::new(false) }
     }
 
     /// The absolute path, as the mount table spells it.
@@ -82,7 +90,7 @@ impl Dir {
     pub fn open_dir(&self, rel: &Path) -> Result<Option<Self>, PathError> {
         checked(rel)?;
         match open_beneath(&self.fd, rel, OFlags::RDONLY | OFlags::DIRECTORY, Xdev::Stop) {
-            Ok(fd) => Ok(Some(Self { fd, path: self.path.join(rel) })),
+            Ok(fd) => Ok(Some(Self::fresh(fd, self.path.join(rel)))),
             Err(Errno::NOENT) => Ok(None),
             Err(errno) => Err(diagnose(&self.fd, rel, errno, "open", &self.path.join(rel))),
         }
@@ -112,7 +120,9 @@ impl Dir {
     /// Shows each entry but `.` and `..` in the folder's own order, until told to stop by `false`.
     pub fn each_entry(&self, mut show: impl FnMut(&OsStr, EntryKind) -> bool) -> Result<(), PathError> {
         let error = |errno| self.error("list", errno);
-        rustix::fs::seek(&self.fd, rustix::fs::SeekFrom::Start(0)).map_err(error)?;
+        if self.read.swap(true, Ordering::Relaxed) {
+            rustix::fs::seek(&self.fd, rustix::fs::SeekFrom::Start(0)).map_err(error)?;
+        }
         let mut buffer = [MaybeUninit::<u8>::uninit(); READ_SIZE];
         let mut read = RawDir::new(&self.fd, &mut buffer);
         while let Some(entry) = read.next() {

@@ -140,7 +140,7 @@ impl Removal {
     /// Lists what is in the level's folder now.
     fn read(&self, level: &mut Level) -> Result<(), RemoveError> {
         let Some(fd) = level.fd.take() else { return Err(self.io(Some(&level.name), Errno::BADF)) };
-        let dir = Dir::new(fd, self.path_of(Some(&level.name)));
+        let dir = Dir::fresh(fd, self.path_of(Some(&level.name)));
         let entries = &mut level.entries;
         dir.each_entry(|name, kind| {
             entries.push((name.to_owned(), kind));

@@ -8,7 +8,7 @@ use rustix::fs::OFlags;
 use rustix::io::Errno;
 use rustix::mount::UnmountFlags;
 
-use super::walk::{Xdev, checked, diagnose, open_beneath, proc_path, split};
+use super::walk::{Xdev, checked, diagnose, open_beneath, open_entry, proc_path, split};
 use super::{NodeRoot, PathError, UnmountError, UnmountHow};
 use crate::kernel::short_mount_id;
 use crate::{Mount, MountTable, TableReader, UniqueMountId};
@@ -61,7 +61,14 @@ impl NodeRoot {
             return Err(UnmountError::Path(PathError::Escapes { path: rel.to_owned() }));
         };
         let path = self.absolute(rel);
-        let before = table.read().map_err(UnmountError::Table)?;
+        let mut before = table.read().map_err(UnmountError::Table)?;
+        if before.stack(&path).is_empty() {
+            if !self.may_be_mounted(parent, name) {
+                return Ok(());
+            }
+            // Moved here, or a folder above was renamed: only asking anew shows it.
+            before = table.read_anew().map_err(UnmountError::Table)?;
+        }
         let Some(target) = target(&before, &path, id)? else { return Ok(()) };
         let Some(parent) = self.open_mount_parent(parent, name, &before, &path)? else {
             return gone_or(target, table, &path, Errno::NOENT);
@@ -86,6 +93,14 @@ impl NodeRoot {
             (Err(Errno::BUSY), true) => Err(UnmountError::Busy { path }),
             (Err(errno), true) => Err(UnmountError::Io { path, source: errno.into() }),
         }
+    }
+
+    /// Whether the kernel, asked by path, finds a mount there or on the way, without touching what is mounted.
+    fn may_be_mounted(&self, parent: &Path, name: &OsStr) -> bool {
+        let parent = if parent.as_os_str().is_empty() { Path::new(".") } else { parent };
+        let entry = open_beneath(self, parent, OFlags::PATH | OFlags::DIRECTORY, Xdev::Stop)
+            .and_then(|parent| open_entry(&parent, name));
+        entry.err() == Some(Errno::XDEV)
     }
 
     /// Opens the folder that the mount point is in, and makes sure that the walk ended in the mount that the lowest

@@ -137,6 +137,20 @@ impl Entries {
         Ok(())
     }
 
+    /// A copy that has room for more.
+    pub(crate) fn copy_with_room(&self, count: usize, bytes: usize) -> Self {
+        let mut copy = Self::with_capacity(self.list.len() + count, self.arena.len() + bytes);
+        copy.arena.extend_from_slice(&self.arena);
+        copy.list.extend_from_slice(&self.list);
+        copy
+    }
+
+    /// Whether more of the text is of entries that are no longer in the list than of those that are.
+    pub(crate) fn is_wasteful(&self) -> bool {
+        let used: usize = self.list.iter().map(|entry| entry.ends[TEXTS - 1] as usize).sum();
+        self.arena.len() > 2 * used + (1 << 16)
+    }
+
     /// Adds an entry of another table. What cannot be added (a full arena) is left out.
     pub(crate) fn push_copy(&mut self, from: &Self, index: u32) {
         let Some(entry) = from.list.get(index as usize) else { return };

@@ -77,7 +77,7 @@ impl PathIndex {
         Self::from_sorted(entries, by_path)
     }
 
-    /// As [`PathIndex::build`] from mounts that are in path order already (those at one path in the kernel's order).
+    /// As [`PathIndex::build`] from mounts that are in path order already (those at one path in any order).
     pub(super) fn from_sorted(entries: &mut Entries, mut by_path: Vec<u32>) -> Self {
         let mut groups: Vec<Group> = Vec::new();
         // The groups that the current path lies in.
@@ -87,6 +87,7 @@ impl PathIndex {
         while first < by_path.len() {
             let path = entries.point(by_path[first]);
             let same = by_path[first..].iter().take_while(|&&mount| entries.point(mount) == path).count();
+            by_path[first..first + same].sort_unstable();
             while let Some(&group) = open.last() {
                 let above = groups[group as usize].first as usize;
                 if lies_in(path, entries.point(by_path[above])) {
@@ -102,6 +103,25 @@ impl PathIndex {
             first += same;
         }
         Self { by_path, groups }
+    }
+
+    /// The index of a table that has most mounts from an older one: `renamed` tells what a mount of the older table is
+    /// called now (or [`NONE`]), `fresh` are the mounts that it did not have.
+    pub(super) fn carry_over(&self, entries: &mut Entries, renamed: &[u32], mut fresh: Vec<u32>) -> Self {
+        fresh.sort_by(|&a, &b| cmp_paths(entries.point(a), entries.point(b)));
+        let mut by_path = Vec::with_capacity(entries.list.len());
+        let kept = self.by_path.iter().map(|&old| renamed[old as usize]).filter(|&mount| mount != NONE);
+        let kept: Vec<u32> = kept.collect();
+        let mut from = 0;
+        for mount in fresh {
+            let point = entries.point(mount);
+            let count = kept[from..].partition_point(|&kept| cmp_paths(entries.point(kept), point).is_le());
+            by_path.extend_from_slice(&kept[from..from + count]);
+            by_path.push(mount);
+            from += count;
+        }
+        by_path.extend_from_slice(&kept[from..]);
+        Self::from_sorted(entries, by_path)
     }
 
     /// The mounts of a group.

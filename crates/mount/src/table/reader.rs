@@ -10,6 +10,7 @@ use linux_raw_sys::general as raw;
 use rustix::event::{PollFd, PollFlags};
 
 use super::entries::{Entries, Text};
+use super::index::NONE;
 use super::{MountTable, UniqueMountId};
 use crate::kernel::{short_mount_id, unique_mount_id};
 use crate::mountinfo::Line;
@@ -214,23 +215,44 @@ impl Change {
     }
 }
 
-/// The known mounts without the gone ones and those asked again, and the fresh ones, in the order of their ids.
+/// The known mounts without the gone ones and those asked again, and the fresh ones, in the order of their ids. Costs
+/// little more than copying if few are fresh.
 fn merge(last: &MountTable, change: &Change, again: &BTreeSet<u32>, fresh: &[&Entries]) -> MountTable {
     let known = &last.entries;
-    let bytes = known.text_len() + fresh.iter().map(|entries| entries.text_len()).sum::<usize>();
-    let count = known.list.len() + fresh.iter().map(|entries| entries.list.len()).sum::<usize>();
-    let mut entries = Entries::with_capacity(count, bytes);
-    let mut gone = change.gone.iter().copied().peekable();
-    let kept = (0..known.list.len() as u32).filter(|index| gone.next_if_eq(index).is_none() && !again.contains(index));
-    let mut all: Vec<(u64, &Entries, u32)> = kept.map(|index| (known.list[index as usize].id, known, index)).collect();
+    let count = fresh.iter().map(|entries| entries.list.len()).sum();
+    let bytes = fresh.iter().map(|entries| entries.text_len()).sum();
+    let mut entries = known.copy_with_room(count, bytes);
     for &from in fresh {
-        all.extend((0..from.list.len() as u32).map(|index| (from.list[index as usize].id, from, index)));
+        for index in 0..from.list.len() as u32 {
+            entries.push_copy(from, index);
+        }
     }
-    all.sort_by_key(|&(id, _, _)| id);
-    for (_, from, index) in all {
-        entries.push_copy(from, index);
+    // Old places (the fresh ones follow the known ones) in the order of the new.
+    let mut gone = change.gone.iter().copied().peekable();
+    let mut order: Vec<u32> = (0..known.list.len() as u32)
+        .filter(|index| gone.next_if_eq(index).is_none() && !again.contains(index))
+        .chain(known.list.len() as u32..entries.list.len() as u32)
+        .collect();
+    // In order already, but for those that were asked again.
+    order.sort_by_key(|&old| entries.list[old as usize].id);
+    let mut renamed = vec![NONE; entries.list.len()];
+    let mut new_places = Vec::with_capacity(count);
+    for (new, &old) in (0..).zip(&order) {
+        renamed[old as usize] = new;
+        if old as usize >= known.list.len() {
+            new_places.push(new);
+        }
     }
-    MountTable::from_entries(entries)
+    entries.list = order.iter().map(|&old| entries.list[old as usize]).collect();
+    if entries.is_wasteful() {
+        let mut tidy = Entries::with_capacity(entries.list.len(), entries.text_len() / 2);
+        for index in 0..entries.list.len() as u32 {
+            tidy.push_copy(&entries, index);
+        }
+        entries = tidy;
+    }
+    let index = last.index.carry_over(&mut entries, &renamed, new_places);
+    MountTable { entries, index, ..MountTable::default() }
 }
 
 /// Reads mountinfo whole. If the table changed meanwhile it is read again, at most a few times.

@@ -2,6 +2,7 @@
 //! a user namespace where the kernel permits it. Each runs with the new mount calls and with the old ones.
 
 mod bind;
+mod hung;
 mod loopdev;
 mod remove;
 mod root;
@@ -26,7 +27,7 @@ type Test = fn(&Scene);
 
 /// What runs everywhere.
 fn tests() -> Vec<(&'static str, Test)> {
-    [table::TESTS, bind::TESTS, root::TESTS, remove::TESTS, unmount::TESTS, watch::TESTS].concat()
+    [table::TESTS, bind::TESTS, root::TESTS, remove::TESTS, unmount::TESTS, hung::TESTS, watch::TESTS].concat()
 }
 
 /// The older ways.

@@ -6,7 +6,9 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use refloat_mount::{Kernel, MountTable, TableReader, mountinfo};
-use rustix::mount::{MountFlags, MountPropagationFlags, UnmountFlags};
+use rustix::mount::{
+    FsMountFlags, FsOpenFlags, MountAttrFlags, MountFlags, MountPropagationFlags, MoveMountFlags, UnmountFlags,
+};
 
 use crate::scene::{Scene, device};
 use crate::{Test, old};
@@ -103,6 +105,17 @@ fn odd_names(scene: &Scene) {
     for (at, source) in [("empty-source", c""), ("none-source", c"none")] {
         std::fs::create_dir(scene.path(at)).expect("make it");
         rustix::mount::mount(source, scene.path(at), "tmpfs", MountFlags::empty(), None).expect("mount");
+    }
+    // A source that was never given is another thing than an empty one.
+    if scene.kernel.features().new_mount_calls {
+        let context = rustix::mount::fsopen("tmpfs", FsOpenFlags::FSOPEN_CLOEXEC).expect("open");
+        rustix::mount::fsconfig_create(&context).expect("create");
+        let flags = FsMountFlags::FSMOUNT_CLOEXEC;
+        let mount = rustix::mount::fsmount(&context, flags, MountAttrFlags::empty()).expect("mount");
+        std::fs::create_dir(scene.path("no-source")).expect("make it");
+        let to = scene.path("no-source");
+        let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH;
+        rustix::mount::move_mount(&mount, "", rustix::fs::CWD, &to, flags).expect("attach");
     }
     agree();
     let table = scene.table();

@@ -18,6 +18,7 @@ pub(crate) const TESTS: &[(&str, Test)] = &[
     ("unmount::inside_another_mount", nested),
     ("unmount::a_symlink_on_the_way_is_not_followed", symlink),
     ("unmount::a_stale_reader_is_no_danger", stale_reader),
+    ("unmount::a_moved_one_is_found", moved),
     ("unmount::odd_names", odd_names),
 ];
 
@@ -134,6 +135,22 @@ fn stale_reader(scene: &Scene) {
     }
     scene.root.unmount(Path::new("v"), None, UnmountHow::Ordinary, &mut reader).expect("the one that is there");
     assert_eq!(scene.mounts_at("v"), 0);
+}
+
+/// A move keeps the id, so a reader that knew the mount has its old path.
+fn moved(scene: &Scene) {
+    scene.tmpfs("old/v", "moved");
+    let mut reader = scene.reader();
+    let id = reader.read().expect("read").at(&scene.path("old/v")).expect("there").id();
+    std::fs::rename(scene.path("old"), scene.path("new")).expect("a folder above gets another name");
+    let root = &scene.root;
+    root.unmount(Path::new("new/v"), id, UnmountHow::Ordinary, &mut reader).expect("unmounted where it is");
+    assert_eq!(scene.mounts_at("new/v"), 0);
+    scene.tmpfs("new/v", "moved");
+    let id = reader.read().expect("read").at(&scene.path("new/v")).expect("there").id();
+    std::fs::rename(scene.path("new"), scene.path("newer")).expect("a folder above gets another name");
+    root.unmount(Path::new("new/v"), id, UnmountHow::Ordinary, &mut reader).expect("not at this path: done");
+    assert_eq!(scene.mounts_at("newer/v"), 1);
 }
 
 fn odd_names(scene: &Scene) {
