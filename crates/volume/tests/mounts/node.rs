@@ -49,6 +49,11 @@ impl Node {
         self.host.mount_table().unwrap()
     }
 
+    /// How many mounts this node has; other tests mount at the same time.
+    pub fn mounts(&self) -> usize {
+        self.table().under(self.dir.path()).count()
+    }
+
     /// A folder of the host, outside the node root.
     pub fn host_dir(&self, name: &str) -> PathBuf {
         let path = self.dir.path().join("host").join(name);

@@ -117,13 +117,13 @@ fn what_is_mounted_is_kept() {
         let mut life = empty_dir(&node);
         fs::create_dir(life.path().join("a")).unwrap();
         set_up(&mut life, &[spec(0, "a")]).unwrap();
-        let before = node.table().len();
+        let before = node.mounts();
         let calls = set_up(&mut life, &[spec(0, "a")]).unwrap();
-        assert_eq!((node.table().len(), calls), (before, 0), "{name}");
+        assert_eq!((node.mounts(), calls), (before, 0), "{name}");
         // One more; and the record of the first one was lost.
         life.record.as_mut().unwrap().sub_paths.clear();
         assert_eq!(set_up(&mut life, &[spec(0, "a"), spec(1, "a")]).unwrap(), 1, "{name}");
-        assert_eq!(node.table().len(), before + 1, "{name}");
+        assert_eq!(node.mounts(), before + 1, "{name}");
         // Something else there is not touched.
         mount_tmpfs("somebody", &target(&node, 0));
         assert_eq!(code(set_up(&mut life, &[spec(0, "a")])), "OtherMount", "{name}");
