@@ -200,6 +200,13 @@ fn identify(host: &Host, device: &BlockDevice) -> Result<Found, VolumeError> {
         .ok_or_else(|| VolumeError::Tool(ToolError::Failed { program: "blkid".into(), code: Some(code), stderr }))
 }
 
+/// How often mkfs is tried again at once if it finds the device in use, and how long to wait in between.
+///
+/// It was just opened for us alone and closed again. A child that another thread was starting at that moment has a copy
+/// of that descriptor until its `exec`; whoever else uses the device will still do so after 100 ms.
+const IN_USE_TRIES: u32 = 6;
+const IN_USE_PAUSE: std::time::Duration = std::time::Duration::from_millis(20);
+
 /// Makes a file system on a truly blank device, or again where that was interrupted.
 ///
 /// # Source
@@ -226,7 +233,14 @@ fn format(step: &MountDevice<'_>, device: &BlockDevice, fs_type: &str, again: bo
     };
     let mut args: Vec<&OsStr> = flags.iter().map(OsStr::new).collect();
     args.push(device.path.as_os_str());
-    match tool(&program, &args, step.host.tool_deadline * SLOW) {
+    let mut tries = 1;
+    let mut answer = tool(&program, &args, step.host.tool_deadline * SLOW);
+    while matches!(&answer, Ok((code, _, stderr)) if *code != 0 && stderr.contains("in use")) && tries < IN_USE_TRIES {
+        std::thread::sleep(IN_USE_PAUSE);
+        tries += 1;
+        answer = tool(&program, &args, step.host.tool_deadline * SLOW);
+    }
+    match answer {
         Ok((0, ..)) => Ok(()),
         Ok((code, _, stderr)) => Err(VolumeError::Tool(ToolError::Failed { program, code: Some(code), stderr })),
         Err(error) if is_missing(&error) => Err(missing(&program, "e2fsprogs, xfsprogs or the like")),
