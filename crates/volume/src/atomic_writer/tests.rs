@@ -471,3 +471,110 @@ fn names_of_folders_of_content() {
         assert!(!is_timestamped(bad), "{bad:?}");
     }
 }
+
+mod any {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// Few names, so that they meet: as files, as folders, as remains.
+    fn path() -> impl Strategy<Value = String> {
+        proptest::collection::vec(prop_oneof!["[abc]", Just("..x".to_owned())], 1..4).prop_map(|p| p.join("/"))
+    }
+
+    fn any_payload() -> impl Strategy<Value = Payload> {
+        let file = ("[xy]{0,3}", prop_oneof![Just(0o644), Just(0o400), Just(0o777)])
+            .prop_map(|(data, mode)| PayloadFile { data: data.into_bytes(), mode });
+        proptest::collection::btree_map(path(), file, 0..5).prop_map(|files| Payload { files })
+    }
+
+    /// Something that may stand in a volume's folder: remains of our own, and what is somebody else's.
+    #[derive(Debug, Clone)]
+    enum Debris {
+        Link(&'static str, &'static str),
+        Folder(&'static str),
+        File(&'static str),
+    }
+
+    fn debris() -> impl Strategy<Value = Debris> {
+        let name = proptest::sample::select(vec![
+            "a",
+            "b",
+            "z",
+            "..data",
+            "..data_tmp",
+            "..2024_01_01_00_00_00.1",
+            "..2024_01_01_00_00_00.2",
+            "..other",
+        ]);
+        let target = proptest::sample::select(vec![
+            "..data/a",
+            "..data/z",
+            "..data",
+            "..2024_01_01_00_00_00.1",
+            "..2024_01_01_00_00_00.2",
+            "/etc",
+            ".",
+            "..",
+            "gone",
+        ]);
+        prop_oneof![
+            3 => (name.clone(), target).prop_map(|(n, t)| Debris::Link(n, t)),
+            1 => name.clone().prop_map(Debris::Folder),
+            1 => name.prop_map(Debris::File),
+        ]
+    }
+
+    fn show(volume: &Volume, payload: &Payload) -> bool {
+        payload.files.iter().all(|(path, file)| std::fs::read(volume.path(path)).is_ok_and(|data| data == file.data))
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(400))]
+
+        /// Whatever is there: the content is right afterwards and a second call has nothing to do, or something that is
+        /// not ours is in the way and is named; and what is not ours is never changed.
+        #[test]
+        fn remains_never_hurt(before in any_payload(), things in proptest::collection::vec(debris(), 0..6), after in any_payload()) {
+            let place = if tempfile::tempdir_in("/dev/shm").is_ok() { "/dev/shm".into() } else { std::env::temp_dir() };
+            let volume = Volume::at(&place);
+            let _ = write(volume.open().as_fd(), &volume.path, &before, None);
+            let mut foreign = Vec::new();
+            for thing in &things {
+                let (name, made) = match thing {
+                    Debris::Link(name, target) => (name, symlink(target, volume.path(name)).is_ok()),
+                    Debris::Folder(name) => (name, std::fs::create_dir(volume.path(name)).is_ok()),
+                    Debris::File(name) => (name, !volume.path(name).is_symlink() && File::create_new(volume.path(name)).is_ok()),
+                };
+                // A folder with a timestamp's name can only be a remain; every other file and folder is somebody's.
+                if made && !matches!(thing, Debris::Link(..)) && (!name.starts_with("..2024") || matches!(thing, Debris::File(_))) {
+                    foreign.push(volume.path(name));
+                }
+            }
+            match write(volume.open().as_fd(), &volume.path, &after, None) {
+                Ok(_) => {
+                    prop_assert!(show(&volume, &after), "{:?}", volume.names());
+                    let again = write(volume.open().as_fd(), &volume.path, &after, None);
+                    prop_assert_eq!(again.unwrap(), WriteOutcome::Unchanged);
+                    let content = volume.names().into_iter().filter(|n| {
+                        is_timestamped(&CString::new(n.as_str()).unwrap()) && volume.path(n).symlink_metadata().unwrap().is_dir()
+                    });
+                    prop_assert_eq!(content.count(), 1);
+                }
+                Err(VolumeError::Refused(problem)) => {
+                    let named = foreign.iter().any(|path| problem.message.contains(&*path.to_string_lossy()));
+                    let bad_paths = after.check().is_err();
+                    prop_assert!(bad_paths || (problem.code == "ForeignEntry" && named), "{problem:?}");
+                }
+                Err(error) => prop_assert!(false, "{error:?}"),
+            }
+            for path in &foreign {
+                prop_assert!(path.symlink_metadata().is_ok_and(|m| !m.is_symlink()), "{} is gone", path.display());
+            }
+            let _ = clear(volume.open().as_fd(), &volume.path);
+            for path in &foreign {
+                prop_assert!(path.symlink_metadata().is_ok(), "{} is gone", path.display());
+            }
+        }
+    }
+}
