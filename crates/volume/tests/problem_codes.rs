@@ -14,7 +14,8 @@ fn walk(folder: &Path, found: &mut BTreeSet<String>) {
         let name = path.file_name().unwrap().to_string_lossy().into_owned();
         if path.is_dir() {
             walk(&path, found);
-        } else if name.ends_with(".rs") && !matches!(name.as_str(), "tests.rs" | "testing.rs") {
+        } else if path.extension().is_some_and(|ext| ext == "rs") && !matches!(name.as_str(), "tests.rs" | "testing.rs")
+        {
             let text = std::fs::read_to_string(&path).unwrap();
             // What follows in a file are its tests.
             let code = text.split("#[cfg(test)]\nmod tests {").next().unwrap_or_default();
