@@ -232,7 +232,7 @@ impl<'a, 's> Writer<'a, 's> {
         if stat.st_gid != self.gid.as_raw() {
             self.step("give the volume's folder to the group", c"")?;
             rustix::fs::fchown(&self.dir, None, Some(self.gid))
-                .map_err(|e| self.error("give the volume's folder to the pod's fsGroup:", c"", e))?;
+                .map_err(|e| self.error("give the pod's fsGroup the folder", c"", e))?;
         }
         let mode = beneath::bits(&stat) | 0o2550;
         if mode != beneath::bits(&stat) {

@@ -217,13 +217,22 @@ impl VolumeError {
                  the folder.",
             ),
             Self::Remove(_) => ("RemoveFailed", "Look at the path's owner, attributes and file system."),
-            Self::Tool(crate::ToolError::Start { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => {
+            // The latter if a folder of the PATH cannot be looked into.
+            Self::Tool(crate::ToolError::Start { source, .. })
+                if matches!(source.kind(), std::io::ErrorKind::NotFound | std::io::ErrorKind::PermissionDenied) =>
+            {
                 ("ToolMissing", "Install the tool, or put it into the PATH of this program.")
             }
             Self::Tool(crate::ToolError::Deadline { .. }) => {
                 ("ToolTimeout", "The tool was killed. Look for a device or server that does not answer; it is retried.")
             }
             Self::Tool(_) => ("ToolFailed", "Run the tool by hand with the same arguments to see what it meets."),
+            // chown(2): the id has no place in this user namespace.
+            Self::FsGroup { source, .. } | Self::Io { doing: "give the pod's fsGroup the folder", source, .. }
+                if Errno::from_io_error(source) == Some(Errno::INVAL) =>
+            {
+                ("GroupNotMapped", GROUP_NOT_MAPPED)
+            }
             Self::FsGroup { .. } => (
                 "FsGroupFailed",
                 "The other files have the group. Check that the file system can change owners; it is retried.",
@@ -247,6 +256,9 @@ impl VolumeError {
         }
     }
 }
+
+const GROUP_NOT_MAPPED: &str = "This process runs in a user namespace that does not have the pod's fsGroup. Run it as the \
+                                machine's root, or use a group that the namespace maps.";
 
 fn path_words(error: &PathError) -> (&'static str, &'static str) {
     match error {

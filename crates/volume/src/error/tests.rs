@@ -62,7 +62,8 @@ fn table() -> Vec<(VolumeError, &'static str)> {
             VolumeError::Tool(ToolError::Failed { program: "mkfs".into(), code: None, stderr: String::new() }),
             "ToolFailed",
         ),
-        (VolumeError::FsGroup { gid: 1, failed: 2, path: path(), source: os(Errno::INVAL) }, "FsGroupFailed"),
+        (VolumeError::FsGroup { gid: 1, failed: 2, path: path(), source: os(Errno::NOTSUP) }, "FsGroupFailed"),
+        (VolumeError::FsGroup { gid: 1, failed: 2, path: path(), source: os(Errno::INVAL) }, "GroupNotMapped"),
         (
             VolumeError::Record(refloat_record::WriteError {
                 doing: "write",

@@ -32,7 +32,7 @@ fn arguments_are_not_read_by_a_shell() {
 fn a_missing_tool_is_named() {
     let error = run_tool("refloat-no-such-tool", &[], PATIENCE).unwrap_err();
     assert_eq!(error.to_string(), "cannot run refloat-no-such-tool");
-    assert!(matches!(error, ToolError::Start { source, .. } if source.kind() == std::io::ErrorKind::NotFound));
+    assert_eq!(crate::VolumeError::Tool(error).problem().code, "ToolMissing");
 }
 
 #[test]

@@ -2,10 +2,9 @@
 
 use std::fs;
 
-use refloat_record::{FsGroup, FsGroupChangePolicy};
 use serde_json::{Value, json};
 
-use crate::node::{Life, Node, bind, code, kernels, mode, mount_tmpfs, owner, there, unmount};
+use crate::node::{Life, Node, bind, code, gid, group, kernels, mode, mount_tmpfs, owner, there, unmount};
 use crate::{Outcome, skip};
 
 tests![
@@ -34,8 +33,6 @@ fn memory() -> Value {
     json!({ "name": "cache", "emptyDir": { "medium": "Memory", "sizeLimit": "8Mi" } })
 }
 
-const GROUP: FsGroup = FsGroup { gid: 4711, policy: FsGroupChangePolicy::Always };
-
 fn disk_follows_the_kubelets_layout() {
     for (_, kernel) in kernels() {
         let node = Node::new(kernel);
@@ -59,9 +56,9 @@ fn disk_follows_the_kubelets_layout() {
         assert_eq!(life.record.as_ref().unwrap().mount, None);
 
         let mut grouped = Life::inline(&node, "u2", &disk());
-        grouped.fs_group = Some(GROUP);
+        grouped.fs_group = Some(group());
         grouped.set_up().unwrap();
-        assert_eq!((mode(&grouped.path()), owner(&grouped.path()).1), (0o2777, 4711));
+        assert_eq!((mode(&grouped.path()), owner(&grouped.path()).1), (0o2777, gid()));
     }
 }
 
@@ -106,7 +103,7 @@ fn memory_is_a_tmpfs_with_its_limit() {
     for (name, kernel) in kernels() {
         let node = Node::new(kernel);
         let mut life = Life::inline(&node, "u1", &memory());
-        life.fs_group = Some(GROUP);
+        life.fs_group = Some(group());
         life.set_up().unwrap();
         {
             let table = node.table();
@@ -114,7 +111,7 @@ fn memory_is_a_tmpfs_with_its_limit() {
             assert_eq!((&*found.fs_type(), &*found.source()), ("tmpfs", "tmpfs"), "{name}");
             assert!(found.fs_options().contains("size=8192k"), "{name}: {}", found.fs_options());
         }
-        assert_eq!((mode(&life.path()), owner(&life.path()).1), (0o2777, 4711), "{name}");
+        assert_eq!((mode(&life.path()), owner(&life.path()).1), (0o2777, gid()), "{name}");
         assert!(there(&life.marker()));
         fs::write(life.path().join("a"), "data").unwrap();
         life.set_up().unwrap();
@@ -199,6 +196,7 @@ fn huge_pages() -> Outcome {
     let mut life = Life::inline(&node, "u1", &json!({ "name": "h", "emptyDir": { "medium": "HugePages-2Mi" } }));
     match life.set_up() {
         Err(error) if error.problem().code == "UnknownFileSystem" => return skip("the kernel has no hugetlbfs"),
+        Err(error) if error.problem().code == "NotPermitted" => return skip("hugetlbfs needs the machine's own root"),
         Err(error) if error.problem().code == "HugePagesUnsupported" => return skip(error.problem().message),
         answer => answer.unwrap(),
     }

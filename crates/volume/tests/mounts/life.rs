@@ -9,7 +9,7 @@ use refloat_record::{FsGroup, FsGroupChangePolicy};
 use refloat_volume::{DeviceOutcome, Payload, PayloadFile, Plugins};
 use serde_json::json;
 
-use crate::node::{Crash, Life, Node, kernels};
+use crate::node::{Crash, Life, Node, gid, kernels};
 
 tests![every_plugin_survives_a_crash_at_each_step, every_plugin_can_be_torn_down_after_a_crash];
 
@@ -122,7 +122,7 @@ fn for_each_crash(body: fn(&str, &Node, &mut Life<'_>, Crash)) {
                         let node = Node::new(kernel);
                         let (mut lives, loops) = samples(&node, plugin.as_str());
                         let mut life = lives.swap_remove(index).1;
-                        life.fs_group = Some(FsGroup { gid: 4711, policy: FsGroupChangePolicy::OnRootMismatch });
+                        life.fs_group = Some(FsGroup { gid: gid(), policy: FsGroupChangePolicy::OnRootMismatch });
                         let shown = format!("{plugin} {name} on {kernel_name} calls, {crash:?}");
                         set_up(&mut life, Some(crash)).expect_err(&shown);
                         body(&shown, &node, &mut life, crash);

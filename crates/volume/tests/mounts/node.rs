@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use refloat_mount::{Kernel, KernelFeatures, MountTable, NodeRoot, TableReader};
 use refloat_record::{
-    BootId, ClaimRef, DeviceMount, FsGroup, OuterSpecName, PluginName, PodRef, PodUid, PodVolume, RecordedMount,
-    SpecName, UniqueVolumeName, Verbatim, VolumeMode, WriteError,
+    BootId, ClaimRef, DeviceMount, FsGroup, FsGroupChangePolicy, OuterSpecName, PluginName, PodRef, PodUid, PodVolume,
+    RecordedMount, SpecName, UniqueVolumeName, Verbatim, VolumeMode, WriteError,
 };
 use refloat_volume::{
     Announcer, DeviceAnnouncer, DeviceOutcome, Host, MountDevice, Object, Payload, Plugin, Plugins, SetUp, SpecSource,
@@ -386,6 +386,22 @@ pub fn there(path: &Path) -> bool {
 #[track_caller]
 pub fn code<T: std::fmt::Debug>(answer: Result<T, VolumeError>) -> &'static str {
     answer.expect_err("it was to be refused").problem().code
+}
+
+/// A group to give files to: 4711, or, where only the user's own is mapped (in a user namespace), that one.
+pub fn gid() -> u32 {
+    let map = std::fs::read_to_string("/proc/self/gid_map").unwrap_or_default();
+    let mapped = map.lines().any(|line| {
+        let mut numbers = line.split_whitespace().map(|n| n.parse::<u64>().unwrap_or(0));
+        let (first, count) = (numbers.next().unwrap_or(0), numbers.nth(1).unwrap_or(0));
+        (first..first + count).contains(&4711)
+    });
+    if mapped { 4711 } else { 0 }
+}
+
+/// That group, always given.
+pub fn group() -> FsGroup {
+    FsGroup { gid: gid(), policy: FsGroupChangePolicy::Always }
 }
 
 /// Mounts a tmpfs by hand, as somebody else.

@@ -4,11 +4,10 @@ use std::fs;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
-use refloat_record::{FsGroup, FsGroupChangePolicy};
 use refloat_volume::{Payload, PayloadFile, apply_fs_group, clear_payload, write_payload};
 use serde_json::{Value, json};
 
-use crate::node::{Life, Node, bind, code, kernels, mode, mount_tmpfs, owner, there, unmount};
+use crate::node::{Life, Node, bind, code, gid, group, kernels, mode, mount_tmpfs, owner, there, unmount};
 
 tests![
     the_tree_is_the_kubelets,
@@ -27,8 +26,6 @@ tests![
     content_with_a_mount_in_it_is_not_deleted_through_it,
     the_group_crosses_no_mount,
 ];
-
-const GROUP: FsGroup = FsGroup { gid: 4711, policy: FsGroupChangePolicy::Always };
 
 fn volumes() -> [(&'static str, bool, Value); 4] {
     [
@@ -130,7 +127,7 @@ fn an_update_is_seen_through_the_same_mount() {
 fn unchanged_content_is_not_touched() {
     for_each(|shown, node, _, volume| {
         let mut life = life(node, volume, &[("a", "1")]);
-        life.fs_group = Some(GROUP);
+        life.fs_group = Some(group());
         life.set_up().unwrap();
         let data = fs::read_link(life.path().join("..data")).unwrap();
         let changed = |path: &Path| {
@@ -170,12 +167,12 @@ fn what_somebody_broke_is_repaired() {
 fn the_group_owns_everything() {
     for_each(|shown, node, memory, volume| {
         let mut life = life(node, volume, &[("a", "1"), ("d/b", "2")]);
-        life.fs_group = Some(GROUP);
+        life.fs_group = Some(group());
         life.set_up().unwrap();
         let root = if memory { 0o3777 } else { 0o2777 };
         for (path, expected) in [("", root), ("..data/a", 0o640), ("..data/d", 0o2755), ("..data/d/b", 0o640)] {
             let path = life.path().join(path);
-            assert_eq!((mode(&path), owner(&path).1), (expected, 4711), "{shown}: {}", path.display());
+            assert_eq!((mode(&path), owner(&path).1), (expected, gid()), "{shown}: {}", path.display());
         }
     });
 }
@@ -345,12 +342,12 @@ fn the_group_crosses_no_mount() {
     bind(&file, &volume.join("f"));
     let before = [mode(&theirs), mode(&theirs.join("b")), mode(&file)];
     let dir = fs::File::open(&volume).unwrap();
-    apply_fs_group(dir.as_fd(), &volume, GROUP, false).unwrap();
+    apply_fs_group(dir.as_fd(), &volume, group(), false).unwrap();
     assert_eq!([mode(&theirs), mode(&theirs.join("b")), mode(&file)], before);
     for path in [&theirs, &theirs.join("b"), &file] {
         assert_eq!(owner(path).1, owner(node.dir.path()).1, "{}", path.display());
     }
-    assert_eq!((owner(&volume.join("own")).1, owner(&volume).1), (4711, 4711));
+    assert_eq!((owner(&volume.join("own")).1, owner(&volume).1), (gid(), gid()));
     drop(dir);
     unmount(&volume.join("d"));
     unmount(&volume.join("f"));

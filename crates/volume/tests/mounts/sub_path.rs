@@ -9,7 +9,7 @@ use refloat_record::{PodVolume, RecordedMount};
 use refloat_volume::{SubPathSpec, VolumeError, sub_path};
 use serde_json::json;
 
-use crate::node::{Life, Node, bind, code, kernels, mode, mount_tmpfs, owner, there, unmount};
+use crate::node::{Life, Node, bind, code, gid, group, kernels, mode, mount_tmpfs, owner, there, unmount};
 
 tests![
     targets_follow_the_kubelets_layout,
@@ -148,12 +148,12 @@ fn a_crash_before_attaching_is_finished() {
 fn missing_folders_are_made() {
     let node = Node::new(kernels()[0].1);
     let mut life = Life::inline(&node, "u1", &json!({ "name": "v", "emptyDir": {} }));
-    life.fs_group = Some(refloat_record::FsGroup { gid: 4711, policy: refloat_record::FsGroupChangePolicy::Always });
+    life.fs_group = Some(group());
     life.set_up().unwrap();
     set_up(&mut life, &[spec(0, "one//./two")]).unwrap();
     for part in ["one", "one/two"] {
         let path = life.path().join(part);
-        assert_eq!((mode(&path), owner(&path).1), (0o2777, 4711), "as the volume's root: {part}");
+        assert_eq!((mode(&path), owner(&path).1), (0o2777, gid()), "as the volume's root: {part}");
     }
     // Nothing is made in a volume that is read-only or that its plugin writes.
     let record = life.record.clone().unwrap();

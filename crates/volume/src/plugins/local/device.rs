@@ -175,7 +175,9 @@ fn tool(program: &str, args: &[&OsStr], deadline: Duration) -> Result<(i32, Stri
 }
 
 fn is_missing(error: &ToolError) -> bool {
-    matches!(error, ToolError::Start { source, .. } if source.kind() == std::io::ErrorKind::NotFound)
+    // The latter if a folder of the PATH cannot be looked into.
+    let kinds = [std::io::ErrorKind::NotFound, std::io::ErrorKind::PermissionDenied];
+    matches!(error, ToolError::Start { source, .. } if kinds.contains(&source.kind()))
 }
 
 fn missing(program: &str, package: &str) -> VolumeError {
