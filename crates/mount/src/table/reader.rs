@@ -22,6 +22,9 @@ pub(crate) const MOUNTINFO: &str = "/proc/thread-self/mountinfo";
 /// How often a table that changes while it is read is read again before what there is is taken.
 const MAX_ROUNDS: usize = 8;
 
+/// Asking for this many mounts takes so little time (less than a millisecond) that the list is not looked at again.
+const FEW: usize = 64;
+
 /// Why the table could not be read.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot read the mount table by {call}")]
@@ -106,7 +109,7 @@ impl TableReader {
         self.list()?;
         for _ in 0..MAX_ROUNDS {
             let asked = self.catch_up()?;
-            if !asked {
+            if asked <= FEW {
                 break;
             }
             // What was asked took time; were the mounts the same at its end?
@@ -139,17 +142,21 @@ impl TableReader {
         }
     }
 
-    /// Makes the last table one of the mounts in `ids`. Answers whether a mount was asked for.
-    fn catch_up(&mut self) -> Result<bool, TableError> {
+    /// Makes the last table one of the mounts in `ids`. Answers how many mounts were asked for.
+    fn catch_up(&mut self) -> Result<usize, TableError> {
         let last = self.last.clone().unwrap_or_default();
         let known = &last.entries;
         let change = Change::between(known, &self.ids);
         if self.last.is_some() && change.is_empty() {
-            return Ok(false);
+            return Ok(0);
         }
         let mut fresh = Entries::with_capacity(change.new.len(), change.new.len() * 192);
         for &id in &change.new {
             self.ask(id, &mut fresh)?;
+        }
+        if last.is_empty() {
+            self.last = Some(Arc::new(MountTable::from_entries(fresh)));
+            return Ok(change.new.len());
         }
         // At a path where a mount came or went, the others may hang on another parent now.
         let mut again: BTreeSet<u32> = BTreeSet::new();
@@ -169,7 +176,7 @@ impl TableReader {
             self.ask(known.list[index as usize].id, &mut renewed)?;
         }
         self.last = Some(Arc::new(merge(&last, &change, &again, &[&renewed, &fresh])));
-        Ok(!change.new.is_empty() || !again.is_empty())
+        Ok(change.new.len() + again.len())
     }
 
     /// Asks for one mount. Gone meanwhile is fine.

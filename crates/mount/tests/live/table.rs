@@ -20,6 +20,7 @@ pub(crate) const TESTS: &[(&str, Test)] = &[
     ("table::both_sources_agree_on_stacks_and_hidden_mounts", stacks),
     ("table::a_deleted_source_is_still_mounted", deleted),
     ("table::only_news_is_read_and_nothing_is_missed", incremental),
+    ("table::any_changes_leave_what_a_new_reading_gives", any_changes),
     ("table::thousands_agree", thousands),
     ("table::a_table_that_changes_is_no_error", changing),
 ];
@@ -237,6 +238,41 @@ fn incremental(scene: &Scene) {
     let anew = reader.read_anew().expect("read");
     assert_eq!(lines(&anew), lines(&scene.table()));
     assert_eq!(anew.at(&scene.path("moved")).expect("there").source(), "over");
+}
+
+/// Mounts and unmounts in no particular order: a reader that followed them all has what a new one has.
+fn any_changes(scene: &Scene) {
+    let places = ["a", "a/b", "a/b/c", "a-b", "d", "d/e", "d/e/f", "g"];
+    let mut reader = scene.reader();
+    // A fixed sequence without an obvious pattern.
+    let mut state = 0x2545_f491_4f6c_dd1d_u64;
+    for step in 0..400 {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        let path = scene.path(places[(state >> 8) as usize % places.len()]);
+        match state % 5 {
+            0 | 1 => {
+                std::fs::create_dir_all(&path).expect("make the folder");
+                rustix::mount::mount("any", &path, "tmpfs", MountFlags::empty(), None).expect("mount");
+            }
+            2 => {
+                std::fs::create_dir_all(&path).expect("make the folder");
+                rustix::mount::mount_bind(scene.outside(), &path).expect("bind");
+            }
+            3 => drop(rustix::mount::unmount(&path, UnmountFlags::empty())),
+            _ => drop(rustix::mount::unmount(&path, UnmountFlags::DETACH)),
+        }
+        let followed = reader.read().expect("read");
+        let fresh = scene.table();
+        pretty_eq(&lines(&followed), &lines(&fresh));
+        for place in places {
+            let path = scene.path(place);
+            let ids = |table: &MountTable| table.stack(&path).iter().map(|m| m.short_id()).collect::<Vec<_>>();
+            assert_eq!(ids(&followed), ids(&fresh), "step {step}: {place}");
+            assert_eq!(followed.covering(&path).map(|m| m.short_id()), fresh.covering(&path).map(|m| m.short_id()));
+        }
+    }
 }
 
 fn thousands(scene: &Scene) {
