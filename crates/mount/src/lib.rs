@@ -6,7 +6,7 @@
 //! is out of date. [`NodeRoot`] is the folder that everything happens beneath: it opens, makes, lists, unmounts
 //! and removes by descriptors only. [`NewMount`] is a mount that no path shows yet.
 //!
-//! This is the only crate that makes mount system calls, and [`sys`] its only module with `unsafe`.
+//! This is the only crate that makes mount system calls, and `sys` its only module with `unsafe`.
 
 mod kernel;
 pub mod loopdev;

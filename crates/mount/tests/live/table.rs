@@ -270,7 +270,10 @@ fn any_changes(scene: &Scene) {
             let path = scene.path(place);
             let ids = |table: &MountTable| table.stack(&path).iter().map(|m| m.short_id()).collect::<Vec<_>>();
             assert_eq!(ids(&followed), ids(&fresh), "step {step}: {place}");
-            assert_eq!(followed.covering(&path).map(|m| m.short_id()), fresh.covering(&path).map(|m| m.short_id()));
+            assert_eq!(
+                followed.covering(&path).map(refloat_mount::Mount::short_id),
+                fresh.covering(&path).map(refloat_mount::Mount::short_id)
+            );
         }
     }
 }
