@@ -73,11 +73,12 @@ fn has_openat2() -> bool {
     .is_ok()
 }
 
-/// `open_tree` without a clone only opens; a file system context of no known type is never made. A filter that
-/// forbids the call (ENOSYS, or EPERM from older filters) shows in the first.
+/// `open_tree` without a clone only opens; `fsopen` with a flag that does not exist makes nothing (and, unlike an unknown
+/// type, lets the kernel load no module). A filter that forbids the calls (ENOSYS, or EPERM from older filters) shows in
+/// the first.
 fn has_new_mount_calls() -> bool {
     let tree = rustix::mount::open_tree(CWD, "/", OpenTreeFlags::OPEN_TREE_CLOEXEC);
-    let context = rustix::mount::fsopen("refloat-no-such-type", FsOpenFlags::FSOPEN_CLOEXEC);
+    let context = rustix::mount::fsopen("tmpfs", FsOpenFlags::from_bits_retain(1 << 31));
     tree.is_ok() && context.err() != Some(rustix::io::Errno::NOSYS)
 }
 
