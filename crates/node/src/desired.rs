@@ -1,12 +1,20 @@
 //! The desired state of the world: what the pods want.
 
-use std::collections::BTreeMap;
+mod claims;
+mod expand;
+mod resolve;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use refloat_record::{FsGroup, OuterSpecName, PodRef, PodSource, PodUid, RelPath, UniqueVolumeName, Verbatim};
 use refloat_volume::{Payload, Problem, SubPathSpec, VolumeSpec};
 
 use crate::VolumeKey;
+
+pub use resolve::resolve;
 
 /// Whether a pod, or a volume of it, is wanted.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -83,6 +91,15 @@ pub struct DesiredPod {
     pub only_checkpoint: Option<String>,
 }
 
+/// Part of the sources cannot be read, and some pod may be in that part.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Doubt {
+    /// What cannot be read.
+    pub why: String,
+    /// Pods that are surely not there: their checkpoint names a source that was read whole and has them no more.
+    pub settled: BTreeSet<PodUid>,
+}
+
 /// What all pods want.
 #[derive(Debug, Clone, Default)]
 pub struct Desired {
@@ -90,6 +107,8 @@ pub struct Desired {
     pub pods: BTreeMap<PodUid, DesiredPod>,
     /// Whether every source was read whole; if not, why: then no pod is surely gone.
     pub incomplete: Option<String>,
+    /// Whether a part of the sources could not be read; if so, a pod without a checkpoint may be in it.
+    pub doubt: Option<Doubt>,
     /// The name of the sources, for reasons ("manifests in /etc/pods").
     pub source: String,
     /// What is wrong with the sources (file, line, reason).
@@ -99,7 +118,8 @@ pub struct Desired {
 impl Desired {
     /// Whether this pod is wanted.
     pub fn wanted(&self, pod: &PodUid) -> Wanted {
-        match (self.pods.get(pod), &self.incomplete) {
+        let doubt = self.doubt.as_ref().filter(|doubt| !doubt.settled.contains(pod)).map(|doubt| &doubt.why);
+        match (self.pods.get(pod), self.incomplete.as_ref().or(doubt)) {
             (Some(DesiredPod { only_checkpoint: Some(why), .. }), _) => Wanted::Unknown { why: why.clone() },
             (Some(_), _) => Wanted::Yes { by: self.source.clone() },
             (None, Some(why)) => Wanted::Unknown { why: why.clone() },

@@ -1,1 +1,293 @@
 //! The manifest folder: pods, volumes, claims, configMaps and secrets as files.
+//!
+//! [`read_folder`] reads the folder once, [`read_file`] makes objects of one file's text and performs no I/O. A folder
+//! or file that cannot be read is a value, [`Folder`] or [`FileState::Broken`]: what it may hold is unknown, not absent.
+
+mod objects;
+mod pod;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::io::Read as _;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::Path;
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolume, PersistentVolumeClaim, Secret};
+use refloat_record::{SpecName, Verbatim};
+use refloat_volume::{Object, Problem};
+use serde_json::Value;
+
+use super::yaml::{self, Document, YamlError};
+
+pub use objects::ManifestObjects;
+pub(crate) use pod::{ContainerRef, containers};
+pub use pod::{ManifestPod, uid_of};
+
+/// All that a manifest folder says.
+#[derive(Debug, Clone, Default)]
+pub struct Folder {
+    /// The folder, absolute.
+    pub path: String,
+    /// Its files by name.
+    pub files: BTreeMap<String, FileState>,
+    /// Why the folder could not be read, if so. Every pod is unknown then.
+    pub unreadable: Option<String>,
+}
+
+/// What one file says.
+#[derive(Debug, Clone)]
+pub enum FileState {
+    /// It was read.
+    Parsed(ParsedFile),
+    /// It could not be read, or is no YAML: what it holds is unknown.
+    Broken {
+        /// The line, from 1; none if it could not be read at all.
+        line: Option<usize>,
+        /// What is wrong.
+        reason: String,
+    },
+}
+
+impl FileState {
+    /// Why not everything that the file holds is known, if so.
+    pub fn incomplete(&self) -> Option<String> {
+        match self {
+            Self::Parsed(file) => file.errors.first().map(ToString::to_string),
+            Self::Broken { line: Some(line), reason } => Some(format!("line {line}: {reason}")),
+            Self::Broken { line: None, reason } => Some(reason.clone()),
+        }
+    }
+}
+
+/// The objects of one file.
+#[derive(Debug, Clone, Default)]
+pub struct ParsedFile {
+    /// The objects that this program uses.
+    pub objects: Vec<ManifestObject>,
+    /// Documents that should be such objects and are not. What they are to be is unknown.
+    pub errors: Vec<YamlError>,
+    /// Documents of other kinds, which are ignored.
+    pub ignored: Vec<YamlError>,
+}
+
+/// One object, with the line that it starts on.
+#[derive(Clone)]
+pub struct ManifestObject {
+    /// The line of its document, from 1.
+    pub line: usize,
+    /// The object.
+    pub kind: ObjectKind,
+}
+
+/// An object of a kind that this program uses.
+#[derive(Clone)]
+pub enum ObjectKind {
+    /// A pod.
+    Pod(Box<ManifestPod>),
+    /// A volume.
+    PersistentVolume(Arc<Object<PersistentVolume>>),
+    /// A claim.
+    PersistentVolumeClaim(Arc<Object<PersistentVolumeClaim>>),
+    /// A configMap.
+    ConfigMap(Arc<ConfigMap>),
+    /// A secret, `stringData` merged over `data`.
+    Secret(Arc<Secret>),
+}
+
+impl ManifestObject {
+    /// Kind, namespace (empty for a `PersistentVolume`) and name.
+    pub fn identity(&self) -> (&'static str, &str, &str) {
+        let meta = match &self.kind {
+            ObjectKind::Pod(pod) => return ("Pod", &pod.pod.namespace, &pod.pod.name),
+            ObjectKind::PersistentVolume(o) => &o.typed.metadata,
+            ObjectKind::PersistentVolumeClaim(o) => &o.typed.metadata,
+            ObjectKind::ConfigMap(o) => &o.metadata,
+            ObjectKind::Secret(o) => &o.metadata,
+        };
+        let kind = match &self.kind {
+            ObjectKind::Pod(_) => "Pod",
+            ObjectKind::PersistentVolume(_) => "PersistentVolume",
+            ObjectKind::PersistentVolumeClaim(_) => "PersistentVolumeClaim",
+            ObjectKind::ConfigMap(_) => "ConfigMap",
+            ObjectKind::Secret(_) => "Secret",
+        };
+        (kind, meta.namespace.as_deref().unwrap_or(""), meta.name.as_deref().unwrap_or(""))
+    }
+}
+
+/// Names only: it may be a secret.
+impl fmt::Debug for ManifestObject {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (kind, namespace, name) = self.identity();
+        write!(f, "{kind} {namespace}/{name} (line {})", self.line)
+    }
+}
+
+/// Reads the folder. Read are regular files, also through symlinks (that is how a mounted configMap shows them), whose
+/// names end in `.yaml`, `.yml` or `.json`; hidden files, and thereby editors' temporary ones, are not.
+pub fn read_folder(path: &Path) -> Folder {
+    let absolute = std::path::absolute(path).unwrap_or_else(|_| path.into());
+    let mut folder = Folder { path: absolute.to_string_lossy().into_owned(), ..Folder::default() };
+    let mut list = || -> std::io::Result<()> {
+        for entry in std::fs::read_dir(&absolute)? {
+            let entry = entry?;
+            let Ok(name) = entry.file_name().into_string() else { continue };
+            let ends = [".yaml", ".yml", ".json"].iter().any(|end| name.ends_with(end));
+            if !ends || name.starts_with('.') || entry.file_type().is_ok_and(|t| t.is_dir()) {
+                continue;
+            }
+            let state = match read_whole(&entry.path()) {
+                Ok(None) => continue,
+                Ok(Some(text)) => match read_file(&name, &text) {
+                    Ok(file) => FileState::Parsed(file),
+                    Err(YamlError { line, reason }) => FileState::Broken { line: Some(line), reason },
+                },
+                Err(e) => FileState::Broken { line: None, reason: format!("cannot read it: {e}") },
+            };
+            folder.files.insert(name, state);
+        }
+        Ok(())
+    };
+    if let Err(e) = list() {
+        folder.unreadable = Some(format!("cannot read the manifest folder {}: {e}", folder.path));
+    }
+    folder
+}
+
+/// The file's content; none if it is no regular file.
+fn read_whole(path: &Path) -> std::io::Result<Option<Vec<u8>>> {
+    // Not blocking: opening a FIFO would wait for a writer.
+    let nonblocking = i32::try_from(rustix::fs::OFlags::NONBLOCK.bits()).expect("a small constant");
+    let file = std::fs::OpenOptions::new().read(true).custom_flags(nonblocking).open(path)?;
+    let meta = file.metadata()?;
+    if !meta.is_file() {
+        return Ok(None);
+    }
+    let mut text = Vec::with_capacity(usize::try_from(meta.len()).unwrap_or(0).min(yaml::MAX_BYTES) + 1);
+    file.take(yaml::MAX_BYTES as u64 + 1).read_to_end(&mut text)?;
+    Ok(Some(text))
+}
+
+/// The objects in the text of the file with this name.
+pub fn read_file(name: &str, text: &[u8]) -> Result<ParsedFile, YamlError> {
+    let mut file = ParsedFile::default();
+    for Document { line, value } in yaml::documents(text)? {
+        read_object(name, line, value, 0, &mut file);
+    }
+    Ok(file)
+}
+
+fn read_object(file_name: &str, line: usize, value: Value, depth: usize, file: &mut ParsedFile) {
+    let mut wrong = |reason: String| file.errors.push(YamlError { line, reason });
+    let Value::Object(mut map) = value else { return wrong("it is no object: kind and apiVersion are missing".into()) };
+    let text = |map: &serde_json::Map<String, Value>, key| map.get(key).and_then(Value::as_str).map(str::to_owned);
+    let Some(kind) = text(&map, "kind") else { return wrong("kind is missing".into()) };
+    let Some(api_version) = text(&map, "apiVersion") else { return wrong("apiVersion is missing".into()) };
+    if api_version == "v1"
+        && let Some(item_kind) = kind.strip_suffix("List")
+    {
+        let Some(Value::Array(items)) = map.shift_remove("items") else {
+            return wrong(format!("{kind}: items is missing or no list"));
+        };
+        // Lists are not nested deeper by anything that writes them.
+        if depth > 3 {
+            return wrong(format!("{kind}: lists are nested too deep"));
+        }
+        for mut item in items {
+            // The items of a `PodList` need not repeat what they are.
+            if let (Value::Object(item), false) = (&mut item, item_kind.is_empty()) {
+                item.entry("kind").or_insert_with(|| item_kind.into());
+                item.entry("apiVersion").or_insert_with(|| api_version.clone().into());
+            }
+            read_object(file_name, line, item, depth + 1, file);
+        }
+        return;
+    }
+    let known = ["Pod", "PersistentVolume", "PersistentVolumeClaim", "ConfigMap", "Secret"];
+    if api_version != "v1" || !known.contains(&kind.as_str()) {
+        let reason = format!("{kind} of {api_version} is not used by this program");
+        file.ignored.push(YamlError { line, reason });
+        return;
+    }
+    match typed(file_name, &kind, map) {
+        Ok(kind) => file.objects.push(ManifestObject { line, kind }),
+        Err(reason) => wrong(reason),
+    }
+}
+
+/// The object as its type, with valid names.
+fn typed(file: &str, kind: &str, mut map: serde_json::Map<String, Value>) -> Result<ObjectKind, String> {
+    let Some(Value::Object(meta)) = map.get_mut("metadata") else { return Err(format!("{kind}: metadata is missing")) };
+    let name = match meta.get("name") {
+        Some(Value::String(name)) => name.clone(),
+        Some(_) => return Err(format!("{kind}: metadata.name is no text")),
+        None => return Err(format!("{kind}: metadata.name is missing")),
+    };
+    let shown = format!("{kind} {name:?}");
+    SpecName::new(&name).map_err(|e| format!("{kind}: metadata.name: {e}"))?;
+    if kind != "PersistentVolume" {
+        let namespace = match meta.get("namespace") {
+            None | Some(Value::Null) => {
+                meta.insert("namespace".into(), "default".into());
+                "default"
+            }
+            Some(Value::String(namespace)) => namespace,
+            Some(_) => return Err(format!("{shown}: metadata.namespace is no text")),
+        };
+        SpecName::new(namespace).map_err(|e| format!("{shown}: metadata.namespace: {e}"))?;
+    }
+    let value = Value::Object(map);
+    let wrong = |e: serde_json::Error| format!("{shown}: {e}");
+    let object = |value: &Value| Verbatim::from_value(value);
+    Ok(match kind {
+        "Pod" => ObjectKind::Pod(Box::new(ManifestPod::new(file, &value).map_err(|e| format!("{shown}: {e}"))?)),
+        "PersistentVolume" => ObjectKind::PersistentVolume(Object::new(object(&value)).map_err(wrong)?.into()),
+        "PersistentVolumeClaim" => {
+            ObjectKind::PersistentVolumeClaim(Object::new(object(&value)).map_err(wrong)?.into())
+        }
+        "ConfigMap" => ObjectKind::ConfigMap(Arc::new(serde_json::from_value(value).map_err(wrong)?)),
+        // What serde would say of a wrong value is the value.
+        _ => ObjectKind::Secret(Arc::new(
+            secret(value)
+                .ok_or_else(|| format!("{shown}: a field has a type that it must not have, or data is not base64"))?,
+        )),
+    })
+}
+
+/// The secret with `stringData` merged over `data`, as the API server stores it.
+fn secret(value: Value) -> Option<Secret> {
+    let mut secret: Secret = serde_json::from_value(value).ok()?;
+    for (key, text) in secret.string_data.take().unwrap_or_default() {
+        secret.data.get_or_insert_default().insert(key, k8s_openapi::ByteString(text.into_bytes()));
+    }
+    Some(secret)
+}
+
+/// What is wrong in the folder, for people.
+pub fn problems(folder: &Folder) -> Vec<Problem> {
+    let mut problems = Vec::new();
+    if let Some(why) = &folder.unreadable {
+        let hint = "make the folder readable; until then every pod keeps what it has";
+        problems.push(Problem::new("ManifestFolderUnreadable", why.clone(), hint));
+    }
+    let place = |name: &str, e: &YamlError| format!("{}/{name}, line {}: {}", folder.path, e.line, e.reason);
+    for (name, state) in &folder.files {
+        let hint = "correct the file; until then the pods that it may hold keep what they have";
+        match state {
+            FileState::Broken { line, reason } => {
+                let line = line.map(|l| format!(", line {l}")).unwrap_or_default();
+                let message = format!("{}/{name}{line}: {reason}", folder.path);
+                problems.push(Problem::new("ManifestBroken", message, hint));
+            }
+            FileState::Parsed(file) => {
+                problems.extend(file.errors.iter().map(|e| Problem::new("ManifestBroken", place(name, e), hint)));
+                let hint = "remove it, or give it to the program that uses it";
+                problems.extend(file.ignored.iter().map(|e| Problem::new("ManifestKindUnused", place(name, e), hint)));
+            }
+        }
+    }
+    problems
+}
