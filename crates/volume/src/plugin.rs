@@ -391,3 +391,6 @@ fn type_name(source: &SpecSource) -> String {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -11,9 +11,6 @@
 //! `pkg/volume/util/subpath/subpath_linux.go`, `makeMounts` of `pkg/kubelet/kubelet_pods.go` of Kubernetes v1.36.
 
 mod source;
-#[cfg(test)]
-mod tests;
-
 use std::os::fd::AsFd;
 use std::path::Path;
 

@@ -14,7 +14,6 @@
 //! # Source
 //! `pkg/volume/emptydir` of Kubernetes v1.36.
 
-mod quantity;
 #[cfg(test)]
 mod tests;
 
@@ -25,6 +24,7 @@ use refloat_mount::{Dir, NewMount};
 use refloat_record::{FsGroup, PluginName, RelPath};
 use rustix::fs::{Mode, OFlags};
 
+use crate::quantity::Quantity;
 use crate::tear_down::{is_own, other_mount};
 use crate::{
     Announced, Capabilities, FoundVolume, Plugin, Presence, Problem, Rebuilt, RebuiltSpec, Reconstruction, SetUp,
@@ -32,8 +32,6 @@ use crate::{
 };
 
 use super::Marker;
-
-pub use quantity::parse as parse_quantity;
 
 /// The plugin `kubernetes.io/empty-dir`.
 #[derive(Debug, Clone, Copy)]
@@ -52,6 +50,12 @@ enum Medium {
     HugePages(Option<u64>),
 }
 
+/// A number of bytes; none if the text is no quantity or negative.
+fn parse_bytes(text: &str) -> Option<u64> {
+    let quantity = Quantity::parse(text).ok()?;
+    u64::try_from(quantity.ceil_div(Quantity::new(1))?).ok()
+}
+
 fn medium(spec: &VolumeSpec) -> Result<Medium, SpecError> {
     let volume = &spec.source.volume().typed;
     let field = |field: &str, why: String| SpecError::Field {
@@ -63,7 +67,7 @@ fn medium(spec: &VolumeSpec) -> Result<Medium, SpecError> {
     let limit = match &source.size_limit {
         None => None,
         Some(text) => Some(
-            parse_quantity(&text.0)
+            parse_bytes(&text.0)
                 .ok_or_else(|| field("sizeLimit", format!("is {:?}, which is no quantity of bytes", text.0)))?,
         ),
     };
@@ -72,7 +76,7 @@ fn medium(spec: &VolumeSpec) -> Result<Medium, SpecError> {
         // A limit of zero means none.
         "Memory" => Ok(Medium::Memory(limit.filter(|bytes| *bytes > 0))),
         "HugePages" => Ok(Medium::HugePages(None)),
-        other => match other.strip_prefix("HugePages-").map(parse_quantity) {
+        other => match other.strip_prefix("HugePages-").map(parse_bytes) {
             Some(Some(bytes)) if bytes > 0 => Ok(Medium::HugePages(Some(bytes))),
             _ => Err(field("medium", format!("is {other:?}; known are \"\", Memory, HugePages and HugePages-<size>"))),
         },

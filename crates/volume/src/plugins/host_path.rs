@@ -8,9 +8,6 @@
 //! # Source
 //! `pkg/volume/hostpath` of Kubernetes v1.36.
 
-#[cfg(test)]
-mod tests;
-
 use std::os::fd::OwnedFd;
 use std::path::{Component, Path};
 
