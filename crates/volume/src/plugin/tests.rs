@@ -20,7 +20,7 @@ fn claim(spec: &Value) -> SpecSource {
 #[test]
 fn each_source_has_its_plugin() {
     let plugins = Plugins::builtin();
-    for (source, name) in [
+    for (source, name) in vec![
         (inline(&json!({ "name": "v", "emptyDir": {} })), "kubernetes.io/empty-dir"),
         (inline(&json!({ "name": "v", "hostPath": { "path": "/x" } })), "kubernetes.io/host-path"),
         (inline(&json!({ "name": "v", "configMap": { "name": "c" } })), "kubernetes.io/configmap"),
@@ -37,7 +37,7 @@ fn each_source_has_its_plugin() {
 #[test]
 fn an_unknown_type_is_named() {
     let plugins = Plugins::builtin();
-    for (source, name) in [
+    for (source, name) in vec![
         (inline(&json!({ "name": "v", "nfs": { "server": "s", "path": "/" } })), "nfs"),
         (inline(&json!({ "tomorrow": {}, "name": "v" })), "tomorrow"),
         (inline(&json!({ "name": "v" })), "none"),

@@ -1,3 +1,5 @@
+use std::fmt::Write as _;
+
 use super::identity::{Action, DiskNumber, Found, Identity, Question, decide, parse_blkid};
 use super::*;
 
@@ -40,14 +42,11 @@ fn the_path_of_a_folder_is_told_where_it_is_unambiguous() {
         ("a device", vec![("8:1", "/", "/"), ("7:0", "/", global), ("7:0", "/", pod)], None),
         ("not mounted", vec![("8:1", "/", "/")], None),
     ] {
-        let text: String = lines
-            .iter()
-            .enumerate()
-            .map(|(n, (device, root, point))| {
-                let parent = if n == 0 { 1 } else { 30 };
-                format!("{} {parent} {device} {root} {point} rw - ext4 /dev/x rw\n", 30 + n)
-            })
-            .collect();
+        let mut text = String::new();
+        for (n, (device, root, point)) in lines.iter().enumerate() {
+            let parent = if n == 0 { 1 } else { 30 };
+            writeln!(text, "{} {parent} {device} {root} {point} rw - ext4 /dev/x rw", 30 + n).unwrap();
+        }
         let (table, bad) = MountTable::from_mountinfo(text.as_bytes());
         assert!(bad.is_empty());
         let rebuilt = Local.from_layout(FoundVolume { folder: "pv1", path: Path::new(pod), table: &table }).unwrap();
