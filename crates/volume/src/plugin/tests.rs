@@ -17,40 +17,41 @@ fn claim(spec: &Value) -> SpecSource {
     }
 }
 
+type Make = fn(&Value) -> SpecSource;
+
 #[test]
 fn each_source_has_its_plugin() {
     let plugins = Plugins::builtin();
-    for (source, name) in vec![
-        (inline(&json!({ "name": "v", "emptyDir": {} })), "kubernetes.io/empty-dir"),
-        (inline(&json!({ "name": "v", "hostPath": { "path": "/x" } })), "kubernetes.io/host-path"),
-        (inline(&json!({ "name": "v", "configMap": { "name": "c" } })), "kubernetes.io/configmap"),
-        (inline(&json!({ "name": "v", "secret": { "secretName": "s" } })), "kubernetes.io/secret"),
-        (inline(&json!({ "name": "v", "downwardAPI": {} })), "kubernetes.io/downward-api"),
-        (inline(&json!({ "name": "v", "projected": { "sources": [] } })), "kubernetes.io/projected"),
-        (claim(&json!({ "local": { "path": "/x" } })), "kubernetes.io/local-volume"),
-        (claim(&json!({ "hostPath": { "path": "/x" } })), "kubernetes.io/host-path"),
+    for (make, source, name) in [
+        (inline as Make, json!({ "name": "v", "emptyDir": {} }), "kubernetes.io/empty-dir"),
+        (inline as Make, json!({ "name": "v", "hostPath": { "path": "/x" } }), "kubernetes.io/host-path"),
+        (inline as Make, json!({ "name": "v", "configMap": { "name": "c" } }), "kubernetes.io/configmap"),
+        (inline as Make, json!({ "name": "v", "secret": { "secretName": "s" } }), "kubernetes.io/secret"),
+        (inline as Make, json!({ "name": "v", "downwardAPI": {} }), "kubernetes.io/downward-api"),
+        (inline as Make, json!({ "name": "v", "projected": { "sources": [] } }), "kubernetes.io/projected"),
+        (claim as Make, json!({ "local": { "path": "/x" } }), "kubernetes.io/local-volume"),
+        (claim as Make, json!({ "hostPath": { "path": "/x" } }), "kubernetes.io/host-path"),
     ] {
-        assert_eq!(plugins.by_source(&source).unwrap().name().as_str(), name);
+        assert_eq!(plugins.by_source(&make(&source)).unwrap().name().as_str(), name);
     }
 }
 
 #[test]
 fn an_unknown_type_is_named() {
     let plugins = Plugins::builtin();
-    for (source, name) in vec![
-        (inline(&json!({ "name": "v", "nfs": { "server": "s", "path": "/" } })), "nfs"),
-        (inline(&json!({ "tomorrow": {}, "name": "v" })), "tomorrow"),
-        (inline(&json!({ "name": "v" })), "none"),
-        (inline(&json!({ "name": "v", "emptyDir": null, "later": 1 })), "later"),
+    for (make, source, name) in [
+        (inline as Make, json!({ "name": "v", "nfs": { "server": "s", "path": "/" } }), "nfs"),
+        (inline as Make, json!({ "tomorrow": {}, "name": "v" }), "tomorrow"),
+        (inline as Make, json!({ "name": "v" }), "none"),
+        (inline as Make, json!({ "name": "v", "emptyDir": null, "later": 1 }), "later"),
         (
-            claim(
-                &json!({ "capacity": {}, "volumeMode": "Filesystem", "csi": { "driver": "d", "volumeHandle": "h" } }),
-            ),
+            claim as Make,
+            json!({ "capacity": {}, "volumeMode": "Filesystem", "csi": { "driver": "d", "volumeHandle": "h" } }),
             "csi",
         ),
-        (claim(&json!({ "accessModes": [] })), "none"),
+        (claim as Make, json!({ "accessModes": [] }), "none"),
     ] {
-        match plugins.by_source(&source) {
+        match plugins.by_source(&make(&source)) {
             Err(SpecError::UnknownType { volume, type_name }) => assert_eq!((&*volume, &*type_name), ("v", name)),
             other => panic!("{other:?}"),
         }
