@@ -60,9 +60,9 @@ pub struct NodeFacts {
 }
 
 impl NodeFacts {
-    /// Reads what this machine has: its online processors, its memory, and the file system of the node root. Nothing is
-    /// subtracted, since nothing is reserved here. What cannot be read is left out.
-    pub fn read(root: &std::path::Path) -> Self {
+    /// Reads what this machine has: its online processors, its memory and, if the node root is given, the size of its
+    /// file system. Nothing is subtracted, since nothing is reserved here. What cannot be read is left out.
+    pub fn read(root: Option<&std::path::Path>) -> Self {
         let mut allocatable = BTreeMap::new();
         let mut add = |name: &str, value: Option<u64>| {
             if let Some(value) = value.and_then(|v| i64::try_from(v).ok()) {
@@ -76,7 +76,7 @@ impl NodeFacts {
         #[allow(clippy::useless_conversion)]
         let memory = u64::from(info.totalram).checked_mul(u64::from(info.mem_unit.max(1)));
         add("memory", memory);
-        let disk = rustix::fs::statvfs(root).ok();
+        let disk = root.and_then(|root| rustix::fs::statvfs(root).ok());
         add("ephemeral-storage", disk.and_then(|fs| fs.f_blocks.checked_mul(fs.f_frsize)));
         Self { allocatable }
     }
@@ -108,7 +108,7 @@ mod tests {
 
     #[test]
     fn this_machine_has_something_of_everything() {
-        let facts = NodeFacts::read(std::path::Path::new("/"));
+        let facts = NodeFacts::read(Some(std::path::Path::new("/")));
         for name in ["cpu", "memory", "ephemeral-storage"] {
             assert!(facts.allocatable.get(name).is_some_and(|q| *q > Quantity::default()), "{name}");
         }

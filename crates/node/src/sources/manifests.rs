@@ -17,7 +17,7 @@ use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolume, PersistentVolumeClaim, Secret};
 use refloat_record::{SpecName, Verbatim};
-use refloat_volume::{Object, Problem};
+use refloat_volume::{NodeFacts, Object, Problem};
 use serde_json::Value;
 
 use super::yaml::{self, Document, YamlError};
@@ -35,6 +35,8 @@ pub struct Folder {
     pub files: BTreeMap<String, FileState>,
     /// Why the folder could not be read, if so. Every pod is unknown then.
     pub unreadable: Option<String>,
+    /// What this machine has, for limits that a pod does not set.
+    pub node: NodeFacts,
 }
 
 /// What one file says.
@@ -130,7 +132,8 @@ impl fmt::Debug for ManifestObject {
 /// names end in `.yaml`, `.yml` or `.json`; hidden files, and thereby editors' temporary ones, are not.
 pub fn read_folder(path: &Path) -> Folder {
     let absolute = std::path::absolute(path).unwrap_or_else(|_| path.into());
-    let mut folder = Folder { path: absolute.to_string_lossy().into_owned(), ..Folder::default() };
+    let mut folder =
+        Folder { path: absolute.to_string_lossy().into_owned(), node: NodeFacts::read(None), ..Folder::default() };
     let mut list = || -> std::io::Result<()> {
         for entry in std::fs::read_dir(&absolute)? {
             let entry = entry?;

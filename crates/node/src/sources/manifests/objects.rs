@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolume, PersistentVolumeClaim, Secret};
-use refloat_volume::{Lookup, Object, Objects, Problem};
+use refloat_volume::{Lookup, NodeFacts, Object, Objects, Problem};
 
 use super::{Folder, ManifestPod, ObjectKind};
 
@@ -20,6 +20,7 @@ pub struct ManifestObjects {
     /// Why an object that was not found may exist all the same.
     incomplete: Option<String>,
     problems: Vec<Problem>,
+    node: NodeFacts,
 }
 
 /// Names only: there are secrets in it.
@@ -81,7 +82,7 @@ fn twice(kind: &str, namespace: &str, name: &str, one: &str, other: &str) -> Pro
 impl ManifestObjects {
     /// The objects of a folder.
     pub fn new(folder: &Folder) -> Self {
-        let mut all = Self { incomplete: folder.unreadable.clone(), ..Self::default() };
+        let mut all = Self { incomplete: folder.unreadable.clone(), node: folder.node.clone(), ..Self::default() };
         let mut pods: Vec<(String, String, ManifestPod)> = Vec::new();
         for (name, state) in &folder.files {
             let file = format!("{}/{name}", folder.path);
@@ -182,5 +183,23 @@ impl Objects for ManifestObjects {
 
     fn persistent_volume(&self, name: &str) -> Lookup<Arc<Object<PersistentVolume>>> {
         self.volumes.get("", name, self.incomplete.as_ref())
+    }
+
+    fn node_facts(&self) -> NodeFacts {
+        self.node.clone()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn limits_that_are_not_set_can_be_what_the_machine_has() {
+        let folder = tempfile::tempdir().unwrap();
+        let objects = ManifestObjects::new(&super::super::read_folder(folder.path()));
+        for resource in ["cpu", "memory"] {
+            assert!(objects.node_facts().allocatable.contains_key(resource), "{resource}");
+        }
     }
 }
