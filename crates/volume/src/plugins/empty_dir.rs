@@ -3,7 +3,7 @@
 //! | medium | what is at `pods/<uid>/volumes/kubernetes.io~empty-dir/<volume>` |
 //! | --- | --- |
 //! | none | a folder, mode 0777 |
-//! | `Memory` | a tmpfs, source `tmpfs`, `size` of the smaller of `sizeLimit` and the node's memory |
+//! | `Memory` | a tmpfs, mode 1777, source `tmpfs`, `size` of the smaller of `sizeLimit` and the node's memory |
 //! | `HugePages`, `HugePages-<size>` | a hugetlbfs, source `nodev`, `pagesize` |
 //!
 //! The kubelet marks a finished SetUp with an empty file `ready`, and so does this plugin: data that a pod wrote is
@@ -39,6 +39,10 @@ pub struct EmptyDir;
 
 /// Mode of the folder, whatever the umask.
 const MODE: u32 = 0o777;
+
+/// Mode of a tmpfs's root. The kubelet mounts it over its 0777 folder without a `mode` option, so pods see the kernel's
+/// default: `drwxrwxrwt`.
+const MEMORY_MODE: u32 = 0o1777;
 
 /// Where an emptyDir's data is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -135,7 +139,7 @@ impl Plugin for EmptyDir {
             (_, Some(_)) => finish_mount(&step, path, &marker, ready),
             (Medium::Memory(limit), None) => {
                 let size = limit.unwrap_or(u64::MAX).min(node_memory());
-                let mount = super::new_tmpfs(step.host, Some(size), MODE)?;
+                let mount = super::new_tmpfs(step.host, Some(size), MEMORY_MODE)?;
                 set_up_mount(&step, path, &marker, ready, mount)
             }
             (Medium::HugePages(size), None) => {

@@ -111,7 +111,7 @@ fn memory_is_a_tmpfs_with_its_limit() {
             assert_eq!((&*found.fs_type(), &*found.source()), ("tmpfs", "tmpfs"), "{name}");
             assert!(found.fs_options().contains("size=8192k"), "{name}: {}", found.fs_options());
         }
-        assert_eq!((mode(&life.path()), owner(&life.path()).1), (0o2777, gid()), "{name}");
+        assert_eq!((mode(&life.path()), owner(&life.path()).1), (0o3777, gid()), "{name}");
         assert!(there(&life.marker()));
         fs::write(life.path().join("a"), "data").unwrap();
         life.set_up().unwrap();
