@@ -15,8 +15,8 @@
 mod commit;
 mod load;
 mod set_aside;
-//#[cfg(test)]
-//mod sim;
+#[cfg(test)]
+mod sim;
 #[cfg(test)]
 mod tests;
 
