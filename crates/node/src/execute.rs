@@ -1,1 +1,208 @@
 //! Carries operations out, one file an operation.
+//!
+//! Whatever happens, the records say at least what is there: they are written before and removed after. What an
+//! operation did to the store comes back as [`Change`]s, also when it failed, so that the manager's picture of the
+//! store is never older than the store.
+
+mod admit_pod;
+mod forget_pod;
+mod mount_device;
+mod set_up;
+mod tear_down;
+mod unmount_device;
+
+use std::cell::RefCell;
+use std::sync::Arc;
+
+use refloat_mount::MountTable;
+use refloat_record::{DeviceMount, PodCheckpoint, PodRef, PodVolume, Record, RecordKey, RecordedMount, RelPath, Store};
+use refloat_volume::{Host, Plugins, Problem, VolumeError};
+
+use crate::reconstruct::Mounts;
+use crate::{Exclusion, Operation, VolumeKey};
+
+/// Carries operations out on this node.
+#[derive(Debug)]
+pub(crate) struct Executor {
+    pub(crate) host: Host,
+    pub(crate) plugins: Plugins,
+    /// None if no records are written, which only the benchmark of their cost wants.
+    pub(crate) store: Option<Store>,
+}
+
+/// An operation with what is known of its subject.
+#[derive(Debug)]
+pub(crate) struct Job {
+    pub(crate) operation: Operation,
+    /// The volume's record as the store has it.
+    pub(crate) record: Option<PodVolume>,
+    /// The record of the device that the volume is on, or that is to be mounted.
+    pub(crate) device: Option<DeviceMount>,
+    /// A mount without a record that is to be taken for the volume's.
+    pub(crate) adopt: Option<RecordedMount>,
+    /// The pod as it is to be admitted.
+    pub(crate) checkpoint: Option<PodCheckpoint>,
+}
+
+/// What an operation did to the store.
+#[derive(Debug, Clone)]
+pub(crate) enum Change {
+    Put(Box<Record>),
+    Removed(RecordKey),
+}
+
+/// How an operation ended.
+#[derive(Debug)]
+pub(crate) struct Done {
+    pub(crate) excludes: Vec<Exclusion>,
+    pub(crate) changes: Vec<Change>,
+    pub(crate) result: Result<Success, Failure>,
+}
+
+/// What was achieved.
+#[derive(Debug)]
+pub(crate) enum Success {
+    /// The volume is set up, with what it is to be in short form.
+    SetUp(VolumeKey, u64),
+    /// The volume has no device of its own.
+    NoDevice(refloat_record::UniqueVolumeName),
+    /// Anything else.
+    Done,
+}
+
+/// Why an operation failed.
+#[derive(Debug, thiserror::Error)]
+#[error("{operation} of {subject} failed")]
+pub(crate) struct Failure {
+    pub(crate) operation: &'static str,
+    /// Volume and pod, device or pod, with the path where there is one.
+    pub(crate) subject: String,
+    #[source]
+    pub(crate) source: VolumeError,
+}
+
+impl Failure {
+    /// What to show a person.
+    pub(crate) fn problem(&self) -> Problem {
+        let cause = self.source.problem();
+        Problem::new(cause.code, format!("{self}: {}", cause.message), cause.hint)
+    }
+}
+
+impl Executor {
+    /// Carries one operation out. Blocks as long as it takes.
+    pub(crate) fn run(&self, job: &Job) -> Done {
+        let journal = Journal { store: self.store.as_ref(), changes: RefCell::default() };
+        let result = match &job.operation {
+            Operation::AdmitPod { .. } => admit_pod::run(&journal, job.checkpoint.as_ref()),
+            Operation::SetUp { volume, .. } => set_up::run(self, &journal, job, volume),
+            Operation::MountDevice { volume, .. } => mount_device::run(self, &journal, job, volume),
+            Operation::TearDown { record, trusted, .. } => tear_down::run(self, &journal, record, *trusted),
+            Operation::UnmountDevice { record, trusted, .. } => unmount_device::run(self, &journal, record, *trusted),
+            Operation::ForgetPod { pod, .. } => forget_pod::run(self, &journal, pod),
+        };
+        let result = result.map_err(|source| Failure {
+            operation: job.operation.name(),
+            subject: self.subject(&job.operation),
+            source,
+        });
+        Done { excludes: job.operation.excludes(), changes: journal.changes.into_inner(), result }
+    }
+
+    /// What the operation is about, as a person names it.
+    pub(crate) fn subject(&self, operation: &Operation) -> String {
+        let at = |path: Option<&RelPath>| {
+            path.map_or_else(String::new, |path| format!(" at {}", self.host.absolute(path).display()))
+        };
+        match operation {
+            Operation::AdmitPod { pod, .. } | Operation::ForgetPod { pod, .. } => format!("pod {pod}"),
+            Operation::SetUp { volume, .. } => {
+                let name = volume.outer_names.first().map_or(volume.key.spec_name.as_str(), |n| n.as_str());
+                volume_of(name, &volume.pod) + &at(volume.path.as_ref())
+            }
+            Operation::MountDevice { volume, .. } => {
+                format!("device {}{}", volume.unique_name, at(volume.device_mount_path.as_ref()))
+            }
+            Operation::TearDown { record, .. } => {
+                let name = record.volume_names.first().map_or(record.spec_name.as_str(), |n| n.as_str());
+                volume_of(name, &record.pod) + &at(record.path.as_ref())
+            }
+            Operation::UnmountDevice { record, .. } => {
+                format!("device {}{}", record.unique_name, at(Some(&record.device_mount_path)))
+            }
+        }
+    }
+
+    fn table(&self) -> Result<Arc<MountTable>, VolumeError> {
+        self.host.mount_table().map_err(VolumeError::Table)
+    }
+
+    /// Whether the table shows the recorded mount at the path, with nothing of another origin there.
+    fn is_mounted(&self, path: &RelPath, mount: Option<&RecordedMount>, same_boot: bool) -> Result<bool, VolumeError> {
+        let table = self.table()?;
+        let mounts = Mounts::new(&table, self.host.root.path());
+        Ok(mounts.is_ours(&self.host.absolute(path), mount, same_boot))
+    }
+
+    /// Checks after mounting that the table shows what the record announced; answers the mount with its id, which older
+    /// kernels do not tell before.
+    fn check_mounted(&self, path: &RelPath, mount: &RecordedMount) -> Result<RecordedMount, VolumeError> {
+        let table = self.table()?;
+        let mounts = Mounts::new(&table, self.host.root.path());
+        let absolute = self.host.absolute(path);
+        if !mounts.is_ours(&absolute, Some(mount), true) {
+            let message =
+                format!("{} was mounted without an error, but the mount table does not show it", absolute.display());
+            let hint = "Look for something that unmounts or covers it. It is tried again.";
+            return Err(VolumeError::Refused(Problem::new("NotMountedAfterwards", message, hint)));
+        }
+        Ok(RecordedMount { id: mount.id.or(mounts.id(&absolute)), ..mount.clone() })
+    }
+
+    /// Checks after unmounting that the table shows nothing at or below the path.
+    fn check_unmounted(&self, path: &RelPath) -> Result<(), VolumeError> {
+        let table = self.table()?;
+        let absolute = self.host.absolute(path);
+        let left = table.at(&absolute).or_else(|| table.under(&absolute).next());
+        match left {
+            None => Ok(()),
+            Some(left) => Err(VolumeError::Refused(Problem::new(
+                "StillMounted",
+                format!("{} is still in the mount table", left.point().display()),
+                "The record is kept and it is tried again. Look for something that mounts it anew.",
+            ))),
+        }
+    }
+}
+
+fn volume_of(name: &str, pod: &PodRef) -> String {
+    if pod.name.is_empty() {
+        format!("volume {name:?} of pod {}", pod.uid)
+    } else {
+        format!("volume {name:?} of pod {}/{} ({})", pod.namespace, pod.name, pod.uid)
+    }
+}
+
+/// Writes to the store and remembers what was written.
+struct Journal<'a> {
+    store: Option<&'a Store>,
+    changes: RefCell<Vec<Change>>,
+}
+
+impl Journal<'_> {
+    fn put(&self, record: Record) -> Result<(), VolumeError> {
+        if let Some(store) = self.store {
+            store.put(&record).map_err(VolumeError::Record)?;
+        }
+        self.changes.borrow_mut().push(Change::Put(Box::new(record)));
+        Ok(())
+    }
+
+    fn remove(&self, key: RecordKey) -> Result<(), VolumeError> {
+        if let Some(store) = self.store {
+            store.remove(&key).map_err(VolumeError::Record)?;
+        }
+        self.changes.borrow_mut().push(Change::Removed(key));
+        Ok(())
+    }
+}

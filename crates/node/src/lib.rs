@@ -18,6 +18,8 @@ pub mod manager;
 pub mod plan;
 pub mod reconstruct;
 pub mod sources;
+#[cfg(test)]
+mod testing;
 
 pub use actual::{
     Actual, ActualDevice, ActualVolume, Leftover, LeftoverKind, MountSeen, ReconstructionResult, RecordState,

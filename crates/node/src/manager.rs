@@ -1,9 +1,36 @@
 //! The loop: gathers evidence, reconstructs, plans, executes, and sleeps until something changes.
+//!
+//! It wakes when an operation has ended, the mount table or the manifest folder has changed, a pause before another
+//! try is over, or an operation is overdue; otherwise it makes no system call at all. What it knows of the store and of
+//! the folders it keeps up to date by what its own operations did, so a round reads the mount table's news and the
+//! folders of the pods that were worked on, and nothing else.
 
+mod pool;
+mod records;
+mod retry;
+mod round;
+mod source;
+mod watch;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::os::fd::BorrowedFd;
 use std::path::PathBuf;
-use std::time::Duration;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
-use crate::{Actual, Desired, Plan};
+use refloat_mount::{Kernel, NodeRoot, TableReader, TableWatch};
+use refloat_record::{PodUid, Store};
+use refloat_volume::{Host, Plugins, Problem};
+use rustix::event::{PollFd, PollFlags};
+use rustix::time::Timespec;
+
+use crate::evidence::{Gather, GatherError, boot_id};
+use crate::execute::Executor;
+use crate::{Actual, Desired, Evidence, Plan, PlanInput, reconstruct};
+
+use pool::Pool;
+use retry::Retries;
+use watch::FolderWatch;
 
 /// How the manager is run.
 #[derive(Debug, Clone)]
@@ -65,27 +92,247 @@ pub struct Outcome {
     pub failures: Vec<refloat_volume::Problem>,
 }
 
+/// How long a tool (mkfs, fsck, blkid) may take, as a part of the operation's deadline: the operation must have time to
+/// say what happened.
+const TOOL_PART: f64 = 0.8;
+
+/// How long an orderly stop waits for operations under way. Most end in milliseconds; one that hangs is left to the end
+/// of the process, which its record survives.
+const STOP_PATIENCE: Duration = Duration::from_secs(5);
+
+/// After a round, this many times its own duration passes before the next one while operations are under way, so that
+/// rounds take a fifth of one core at most and what ends meanwhile is looked at together.
+const ROUND_PAUSE: u32 = 4;
+
 /// The node's volume manager.
 #[derive(Debug)]
-pub struct Manager {}
+pub struct Manager {
+    options: ManagerOptions,
+    executor: Arc<Executor>,
+    pool: Pool,
+    table_watch: TableWatch,
+    folder_watch: FolderWatch,
+    started: Instant,
+    evidence: Evidence,
+    desired: Desired,
+    actual: Actual,
+    plan: Plan,
+    input: PlanInput,
+    retries: Retries,
+    news: News,
+    /// When the last round ended, and how long it took.
+    last_round: (Instant, Duration),
+    /// Pods with something that hands are kept off of, whose folders are looked at again from time to time.
+    watched_pods: BTreeSet<PodUid>,
+    looks: u32,
+    next_look: Option<Duration>,
+    /// Problems that were logged and still are there.
+    logged: BTreeSet<Problem>,
+    /// What was wished for and why, when an operation was started.
+    wishes: BTreeMap<crate::Exclusion, (u64, String)>,
+}
+
+/// What has changed since the last round.
+#[derive(Debug, Default)]
+struct News {
+    manifests: bool,
+    table: bool,
+    /// Folders of pods to list again.
+    pods: BTreeSet<PodUid>,
+    devices: bool,
+}
 
 impl Manager {
     /// Opens the store (taking its lock), the node root and the watches, and reconstructs. Acts on nothing yet.
     pub fn start(options: ManagerOptions) -> Result<Self, ManagerError> {
-        let _ = options;
-        todo!()
+        let io = |doing: &str| {
+            let doing = doing.to_owned();
+            move |source| ManagerError::Io { doing, source }
+        };
+        let kernel = Kernel::detect();
+        if !kernel.features().openat2 {
+            let what = "this kernel has no openat2 (Linux 5.6), without which no path can be walked safely".into();
+            return Err(ManagerError::Unable { what });
+        }
+        let root = NodeRoot::open(&options.root_dir).map_err(ManagerError::Root)?;
+        let store = Store::open(&options.state_dir).map_err(ManagerError::Store)?;
+        let host = Host {
+            root,
+            kernel,
+            boot_id: boot_id().map_err(io("read the boot id"))?,
+            tool_deadline: options.operation_deadline.mul_f64(TOOL_PART),
+            table: Mutex::new(TableReader::new(kernel)),
+        };
+        // The watches come first: what changes while evidence is gathered is looked at afterwards.
+        let table_watch = TableWatch::open().map_err(io("watch the mount table"))?;
+        let folder_watch = FolderWatch::new(&options.manifests).map_err(io("watch the manifest folder"))?;
+        let evidence = Gather::new(&host).read(|| store.load()).map_err(|error| match error {
+            GatherError::Records(source) => ManagerError::Store(source),
+            GatherError::Table(source) => ManagerError::Table(source),
+        })?;
+        let plugins = Plugins::builtin();
+        let actual = reconstruct(&evidence, &plugins);
+        let input = PlanInput::new(&plugins);
+        let store = options.records.then_some(store);
+        let executor = Arc::new(Executor { host, plugins, store });
+        let pool = Pool::new(Arc::clone(&executor), options.workers, options.operation_deadline)
+            .map_err(io("start the worker threads"))?;
+        let now = Instant::now();
+        Ok(Self {
+            options,
+            executor,
+            pool,
+            table_watch,
+            folder_watch,
+            started: now,
+            evidence,
+            desired: Desired { incomplete: Some("not read yet".into()), ..Desired::default() },
+            actual,
+            plan: Plan::default(),
+            input,
+            retries: Retries::default(),
+            news: News { manifests: true, ..News::default() },
+            last_round: (now, Duration::ZERO),
+            watched_pods: BTreeSet::new(),
+            looks: 0,
+            next_look: None,
+            logged: BTreeSet::new(),
+            wishes: BTreeMap::new(),
+        })
+    }
+
+    /// The actual state as it was last concluded.
+    pub fn actual(&self) -> &Actual {
+        &self.actual
     }
 
     /// Makes the world match, and returns when nothing is left to do, or only what failed and is waiting for its
-    /// next try or what takes longer than `patience`.
+    /// next try or what takes longer than `patience`. What failed once is tried once more before that.
     pub fn run_once(&mut self, patience: Duration) -> Result<Outcome, ManagerError> {
-        let _ = patience;
-        todo!()
+        let end = Instant::now() + patience;
+        loop {
+            self.round()?;
+            let idle = self.pool.is_idle();
+            let soon = self.retries.has_first_failures() && self.plan.wake_at.is_some();
+            if (idle && !soon) || Instant::now() >= end {
+                break;
+            }
+            self.wait(None, Some(end))?;
+        }
+        let failures = self.failures();
+        Ok(Outcome {
+            actual: std::mem::take(&mut self.actual),
+            desired: self.desired.clone(),
+            plan: std::mem::take(&mut self.plan),
+            failures,
+        })
     }
 
     /// Runs until `stop` becomes readable (a signal descriptor, an eventfd). Leaves every volume mounted.
-    pub fn run(&mut self, stop: std::os::fd::BorrowedFd<'_>) -> Result<(), ManagerError> {
-        let _ = stop;
-        todo!()
+    pub fn run(&mut self, stop: BorrowedFd<'_>) -> Result<(), ManagerError> {
+        loop {
+            self.round()?;
+            if self.wait(Some(stop), None)? {
+                self.pool.stop(STOP_PATIENCE);
+                return Ok(());
+            }
+        }
+    }
+
+    /// Sleeps until there is something to do. Answers whether to stop.
+    fn wait(&mut self, stop: Option<BorrowedFd<'_>>, end: Option<Instant>) -> Result<bool, ManagerError> {
+        loop {
+            let times = [self.next_timer(), self.pool.next_deadline(), end];
+            let until = times.into_iter().flatten().min();
+            let ready = self.poll(stop, until)?;
+            if ready.stop {
+                return Ok(true);
+            }
+            self.news.table |= ready.table;
+            if ready.folder {
+                self.news.manifests |= self.folder_watch.changed();
+            }
+            self.take_ended();
+            self.pool
+                .give_up_overdue()
+                .map_err(|source| ManagerError::Io { doing: "start a worker thread".into(), source })?;
+            if end.is_some_and(|end| Instant::now() >= end) {
+                return Ok(false);
+            }
+            if self.is_due() {
+                return Ok(false);
+            }
+        }
+    }
+
+    /// Whether a round is worth its time now.
+    fn is_due(&self) -> bool {
+        if self.pool.is_idle() {
+            return !self.news.is_empty() || self.next_timer().is_some_and(|at| at <= Instant::now());
+        }
+        // One worker works through a plan in its order, and the next plan is made when it is done.
+        if self.options.workers <= 1 {
+            return false;
+        }
+        let (at, took) = self.last_round;
+        let rested = at.elapsed() >= took * ROUND_PAUSE;
+        rested && (!self.news.is_empty() || self.next_timer().is_some_and(|at| at <= Instant::now()))
+    }
+
+    /// When the next pause before another try is over, a look into folders is due, or a round that was put off.
+    fn next_timer(&self) -> Option<Instant> {
+        let at = |since_start: Duration| self.started + since_start;
+        let put_off = (!self.news.is_empty() && !self.pool.is_idle() && self.options.workers > 1)
+            .then(|| self.last_round.0 + self.last_round.1 * ROUND_PAUSE);
+        [self.plan.wake_at.map(at), self.next_look.map(at), put_off].into_iter().flatten().min()
+    }
+
+    fn poll(&self, stop: Option<BorrowedFd<'_>>, until: Option<Instant>) -> Result<Ready, ManagerError> {
+        let timeout = until.map(|until| until.saturating_duration_since(Instant::now()));
+        let timeout = timeout
+            .map(|t| Timespec { tv_sec: t.as_secs().try_into().unwrap_or(i64::MAX), tv_nsec: t.subsec_nanos().into() });
+        let mut fds = vec![
+            PollFd::new(&self.pool, PollFlags::IN),
+            PollFd::new(&self.table_watch, PollFlags::PRI),
+            PollFd::new(&self.folder_watch, PollFlags::IN),
+        ];
+        if let Some(stop) = &stop {
+            fds.push(PollFd::new(stop, PollFlags::IN));
+        }
+        match rustix::event::poll(&mut fds, timeout.as_ref()) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(ManagerError::Io { doing: "wait for changes".into(), source: error.into() }),
+        }
+        let ready = |index: usize| fds.get(index).is_some_and(|fd| !fd.revents().is_empty());
+        Ok(Ready { table: ready(1), folder: ready(2), stop: ready(3) })
+    }
+
+    fn now(&self) -> Duration {
+        self.started.elapsed()
+    }
+
+    /// What failed or hangs.
+    fn failures(&self) -> Vec<Problem> {
+        let overdue = self.pool.overdue().into_iter().map(|o| o.problem);
+        self.retries.problems().cloned().chain(overdue).collect()
+    }
+}
+
+impl Drop for Manager {
+    fn drop(&mut self) {
+        self.pool.stop(STOP_PATIENCE);
+    }
+}
+
+/// What the poll told.
+struct Ready {
+    table: bool,
+    folder: bool,
+    stop: bool,
+}
+
+impl News {
+    fn is_empty(&self) -> bool {
+        !self.manifests && !self.table && !self.devices && self.pods.is_empty()
     }
 }

@@ -87,6 +87,8 @@ pub struct PlanInput {
     pub verified: BTreeMap<VolumeKey, u64>,
     /// Device-mountable volumes that turned out to have no device of their own.
     pub no_device: BTreeSet<UniqueVolumeName>,
+    /// What [`digest`] says of wanted volumes, as far as it was computed already.
+    pub digests: BTreeMap<VolumeKey, u64>,
     /// The plugins whose SetUp is called once after each start ([`refloat_volume::Capabilities::verify`]).
     pub verify: BTreeSet<PluginName>,
 }
@@ -174,3 +176,16 @@ pub struct Plan {
     /// When the next back-off ends; nothing changes before, unless something is noticed.
     pub wake_at: Option<Duration>,
 }
+
+impl std::fmt::Display for Exclusion {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Volume(key) => write!(f, "volume {:?} ({}) of pod {}", key.spec_name.as_str(), key.plugin, key.pod),
+            Self::Device(name) => write!(f, "device {name}"),
+            Self::Pod(pod) => write!(f, "pod {pod}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

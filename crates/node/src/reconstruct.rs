@@ -14,6 +14,7 @@ use std::collections::HashMap;
 use refloat_record::{PodCheckpoint, PodUid, Record, RecordKey, UnreadableReason};
 use refloat_volume::{Plugins, Problem};
 
+pub(crate) use devices::references;
 pub(crate) use mounts::Mounts;
 
 use crate::{Actual, Evidence, RecordState};
@@ -94,3 +95,6 @@ fn unreadable<'e>(
     }
     by_key
 }
+
+#[cfg(test)]
+mod tests;

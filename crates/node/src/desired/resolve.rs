@@ -24,7 +24,7 @@ use crate::sources::manifests::{self, Folder, ManifestObjects, ManifestPod, cont
 
 /// What the pods of a manifest folder want. Pods that the folder can no longer tell of, because it or their file
 /// cannot be read, are taken from their checkpoints, as last admitted.
-pub fn resolve(folder: &Folder, checkpoints: &[PodCheckpoint], records: &[PodVolume], plugins: &Plugins) -> Desired {
+pub fn resolve(folder: &Folder, checkpoints: &[PodCheckpoint], records: &[&PodVolume], plugins: &Plugins) -> Desired {
     let objects = ManifestObjects::new(folder);
     let mut problems = manifests::problems(folder);
     problems.extend_from_slice(objects.problems());
@@ -41,7 +41,7 @@ pub fn resolve(folder: &Folder, checkpoints: &[PodCheckpoint], records: &[PodVol
         desired.pods.insert(pod.pod.uid.clone(), resolver.resolve(source, None));
     }
     let mut by_pod: BTreeMap<&PodUid, Vec<&PodVolume>> = BTreeMap::new();
-    for record in records {
+    for &record in records {
         by_pod.entry(&record.pod.uid).or_default().push(record);
     }
     let mut settled = BTreeSet::new();

@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
-use std::time::Duration;
 
 use refloat_record::{PodCheckpoint, PodUid, UniqueVolumeName, Verbatim};
 
@@ -240,7 +239,7 @@ impl Planner<'_> {
             ));
         }
         match self.input.verified.get(&volume.key) {
-            Some(then) if *then == digest(volume) => Need::Nothing(actual.state_reason.clone()),
+            Some(then) if *then == self.digest(volume) => Need::Nothing(actual.state_reason.clone()),
             Some(_) => Need::SetUp("what the pod wants of it changed".into()),
             None if volume.content.is_some() => {
                 Need::SetUp("its content was not compared since the manager started".into())
@@ -253,6 +252,10 @@ impl Planner<'_> {
             }
             None => Need::Nothing(actual.state_reason.clone()),
         }
+    }
+
+    fn digest(&self, volume: &DesiredVolume) -> u64 {
+        self.input.digests.get(&volume.key).copied().unwrap_or_else(|| digest(volume))
     }
 
     fn device(&mut self, device: &ActualDevice) {
@@ -384,14 +387,4 @@ fn volume_subject(volume: &ActualVolume) -> String {
         Some(name) => format!("volume {:?} of {pod}", name.as_str()),
         None => format!("volume {:?} of {pod}", volume.key.spec_name.as_str()),
     }
-}
-
-/// How long to wait before the next try after this many failures in a row: 0.5 s, doubled each time, at most 2 min 2 s.
-///
-/// # Source
-/// `initialDurationBeforeRetry` and `maxDurationBeforeRetry` of the kubelet's `goroutinemap/exponentialbackoff`.
-pub(crate) fn back_off(failures: u32) -> Duration {
-    const FIRST: Duration = Duration::from_millis(500);
-    const LAST: Duration = Duration::from_secs(122);
-    FIRST.checked_mul(1u32.checked_shl(failures.saturating_sub(1)).unwrap_or(u32::MAX)).map_or(LAST, |d| d.min(LAST))
 }

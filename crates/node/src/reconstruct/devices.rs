@@ -89,7 +89,7 @@ fn with_record(context: &Context<'_>, record: &DeviceMount) -> ActualDevice {
     let path = record.device_mount_path.below(context.mounts.root);
     let same_boot = record.boot_id == context.evidence.boot_id;
     let stack = context.mounts.stack(&path);
-    let matched = context.mounts.matches(&stack, record.mount.as_ref(), same_boot);
+    let matched = context.mounts.matches(&path, &stack, record.mount.as_ref(), same_boot);
     let mut device = ActualDevice {
         unique_name: Some(record.unique_name.clone()),
         plugin: record.plugin.clone(),

@@ -3,23 +3,19 @@
 //! A root that is bound, or lies in a tree that is bound elsewhere, makes each mount below it show more than once.
 //! Two kinds of copies are told apart from real mounts:
 //!
-//! - a **hidden copy** has the same mount point, but hangs on another parent than the mount through which the path is
-//!   seen. A true stack is a chain, each mount the child of the one before; what is not in the chain cannot be reached
-//!   by the path and is left out.
+//! - a **hidden copy** has the same mount point, but hangs on a mount that another one covers, so that no path leads
+//!   to it (a root that is bound on itself). [`Mount::hidden`] tells it, and it is left out.
 //! - a **mirror** has a mount point elsewhere. Some other mount shows the folder that is the node root (the same
 //!   device, and a root above, at or below it), so each path below the node root has a second spelling there. A
 //!   mount whose path is such a second spelling, and whose first spelling shows the same device and root, is a mirror.
 
-use std::collections::HashMap;
+use std::num::NonZeroU64;
 use std::path::{Path, PathBuf};
 
-use refloat_mount::{Mount, MountTable};
+use refloat_mount::{Mount, MountTable, UniqueMountId};
 use refloat_record::RecordedMount;
 
 use crate::MountSeen;
-
-/// The suffix that the kernel gives to a root that was deleted.
-const DELETED: &str = "//deleted";
 
 /// The table, seen from the node root.
 pub(crate) struct Mounts<'e> {
@@ -70,25 +66,16 @@ impl<'e> Mounts<'e> {
         Self { table, root, mirrors }
     }
 
-    /// The mounts at this path that lie over one another, lowest first, without hidden copies.
+    /// The mounts at this path that lie over one another, lowest first, without hidden ones.
     pub(crate) fn stack(&self, path: &Path) -> Vec<Mount<'e>> {
-        let all = self.table.stack(path);
-        if all.len() < 2 {
-            return all;
-        }
-        let Some(cover) = path.parent().and_then(|p| self.table.covering(p)) else { return all };
-        let children: HashMap<u32, Mount<'e>> = all.iter().map(|m| (m.parent_short_id(), *m)).collect();
-        let mut parent = cover.short_id();
-        let mut chain: Vec<Mount<'e>> = vec![];
-        // Bounded, since a table that was made up may hold a circle.
-        while let Some(next) = children.get(&parent)
-            && chain.len() < all.len()
-        {
-            parent = next.short_id();
-            chain.push(*next);
-        }
-        // A table in which the parents do not fit (one that changed while it was read): better all than none.
-        if chain.is_empty() { all } else { chain }
+        let mut all = self.table.stack(path);
+        all.retain(|mount| !mount.hidden());
+        all
+    }
+
+    /// Whether something is mounted at this path that no path leads to.
+    pub(crate) fn is_hidden_at(&self, path: &Path) -> bool {
+        self.table.stack(path).iter().any(|mount| mount.hidden())
     }
 
     /// The path below the node root that this path is a second spelling of, if it is a mirror of a mount there.
@@ -100,9 +87,34 @@ impl<'e> Mounts<'e> {
         })
     }
 
+    /// Whether the recorded mount is at this path, with nothing of another origin there.
+    pub(crate) fn is_ours(&self, path: &Path, recorded: Option<&RecordedMount>, same_boot: bool) -> bool {
+        matches!(self.matches(path, &self.stack(path), recorded, same_boot), Match::Ours | Match::Adopted)
+    }
+
+    /// The unique id of the topmost mount at this path.
+    pub(crate) fn id(&self, path: &Path) -> Option<NonZeroU64> {
+        Some(self.stack(path).last()?.id()?.0)
+    }
+
     /// What a record announces against what is there. `same_boot` is whether the record is of this boot.
-    pub(crate) fn matches(&self, stack: &[Mount<'e>], recorded: Option<&RecordedMount>, same_boot: bool) -> Match {
-        let Some(top) = stack.last() else { return Match::Nothing };
+    pub(crate) fn matches(
+        &self,
+        path: &Path,
+        stack: &[Mount<'e>],
+        recorded: Option<&RecordedMount>,
+        same_boot: bool,
+    ) -> Match {
+        let Some(top) = stack.last() else {
+            let hidden = recorded
+                .and_then(|r| r.id)
+                .filter(|_| same_boot)
+                .is_some_and(|id| self.table.by_id(UniqueMountId(id)).is_some_and(|mount| mount.point() == path));
+            if hidden {
+                return Match::Conflict("another mount over a folder above hides the recorded mount".into());
+            }
+            return Match::Nothing;
+        };
         let Some(recorded) = recorded else {
             return Match::Conflict(format!("{} is mounted there, but the record announces no mount", shown(*top)));
         };
@@ -153,8 +165,7 @@ impl<'e> Mounts<'e> {
 
 /// Whether the mount is as announced. What the record does not know is not compared.
 fn agrees(mount: Mount<'_>, recorded: &RecordedMount) -> bool {
-    let root = mount.root().to_string_lossy();
-    let root = root.strip_suffix(DELETED).unwrap_or(&root);
+    let root = mount.root_path().to_string_lossy();
     (recorded.fs_type.is_empty() || recorded.fs_type == mount.fs_type())
         && (recorded.source.is_empty() || recorded.source == mount.source())
         && (recorded.root.is_empty() || recorded.root == root)
@@ -184,12 +195,11 @@ pub(crate) fn seen(stack: &[Mount<'_>], ours: bool) -> Option<MountSeen> {
 /// A record's words for a mount that was found.
 pub(crate) fn told(stack: &[Mount<'_>]) -> Option<RecordedMount> {
     let top = stack.last()?;
-    let root = top.root().to_string_lossy();
     Some(RecordedMount {
         id: top.id().map(|id| id.0),
         fs_type: top.fs_type().into_owned(),
         source: top.source().into_owned(),
-        root: root.strip_suffix(DELETED).unwrap_or(&root).to_owned(),
+        root: top.root_path().to_string_lossy().into_owned(),
     })
 }
 

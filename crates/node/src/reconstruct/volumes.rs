@@ -240,8 +240,11 @@ fn with_record(context: &Context<'_>, found: &Found<'_>, record: &PodVolume) -> 
     let pod_name = Some((record.pod.namespace.clone(), record.pod.name.clone()));
     let who = who(&record.pod.uid, pod_name.as_ref(), found.name.as_str());
     let same_boot = record.boot_id == context.evidence.boot_id;
-    let stack = record.path.as_ref().map_or(vec![], |p| context.mounts.stack(&p.below(root)));
-    let matched = context.mounts.matches(&stack, record.mount.as_ref(), same_boot);
+    let path = record.path.as_ref().map(|p| p.below(root));
+    let stack = path.as_ref().map_or(vec![], |p| context.mounts.stack(p));
+    let matched = path
+        .as_ref()
+        .map_or(Match::Nothing, |path| context.mounts.matches(path, &stack, record.mount.as_ref(), same_boot));
 
     let mut c = Conclusion {
         state: VolumeState::NotMounted,
@@ -272,7 +275,7 @@ fn with_record(context: &Context<'_>, found: &Found<'_>, record: &PodVolume) -> 
         c.conflict = Some(format!("{} is not built in, and only it knows how its volumes are undone", record.plugin));
         c.problems.push(unknown_plugin(&who, &record.plugin));
     }
-    c.look_at_folder(&who, found, record.path.as_ref().map(|p| p.below(root)), &stack);
+    c.look_at_folder(&who, found, path.clone(), &stack);
     let sub_paths = c.sub_paths(context, found, record, same_boot);
     if let (Some(conflict), true) = (&c.conflict, c.problems.is_empty()) {
         c.problems.push(Problem::new(
@@ -291,7 +294,7 @@ fn with_record(context: &Context<'_>, found: &Found<'_>, record: &PodVolume) -> 
         pod_name,
         outer_names: record.volume_names.clone(),
         unique_name: Some(record.unique_name.clone()),
-        path: record.path.as_ref().map(|p| p.below(root)).or(record.host_path.as_ref().map(PathBuf::from)),
+        path: path.or(record.host_path.as_ref().map(PathBuf::from)),
         device_path: record.device_mount_path.as_ref().map(|p| p.below(root)),
         sub_paths,
         mount: seen(&stack, c.ours),
@@ -455,7 +458,7 @@ impl Conclusion {
         for recorded in &record.sub_paths {
             let path = recorded.path.below(context.mounts.root);
             let stack = context.mounts.stack(&path);
-            let matched = context.mounts.matches(&stack, recorded.mount.as_ref(), same_boot);
+            let matched = context.mounts.matches(&path, &stack, recorded.mount.as_ref(), same_boot);
             let ours = matches!(matched, Match::Ours | Match::Adopted);
             if let (Match::Conflict(why), None) = (&matched, &self.conflict) {
                 self.conflict = Some(format!("subPath {}: {why}", path.display()));
@@ -558,6 +561,9 @@ fn without_record(context: &Context<'_>, found: &Found<'_>) -> ActualVolume {
     });
     c.judge_without_record(found, plugin, &plugin_name, rebuilt.as_ref(), &stack, &who, valid);
     c.look_at_folder(&who, found, path.clone(), &stack);
+    if stack.is_empty() && path.as_ref().is_some_and(|p| context.mounts.is_hidden_at(p)) {
+        c.conflict.get_or_insert_with(|| "another mount over a folder above hides what is mounted there".into());
+    }
     if c.stray_files && plugin.is_some_and(|p| p.capabilities().presence == Presence::Mount) {
         c.conflict.get_or_insert_with(|| "its folder holds files, which a mount would hide".into());
     }

@@ -1,0 +1,119 @@
+//! MountDevice: record, global mount, and a look into the mount table whether it is true.
+
+use std::cell::RefCell;
+
+use refloat_record::{DeviceMount, Record, RecordKey, RecordedMount, Verbatim};
+use refloat_volume::{DeviceAnnouncer, DeviceOutcome, MountDevice, Problem, UnmountDevice, VolumeError};
+
+use super::{Executor, Job, Journal, Success};
+use crate::DesiredVolume;
+
+pub(super) fn run(
+    executor: &Executor,
+    journal: &Journal<'_>,
+    job: &Job,
+    volume: &DesiredVolume,
+) -> Result<Success, VolumeError> {
+    let host = &executor.host;
+    let plugin = executor
+        .plugins
+        .by_name(&volume.key.plugin)
+        .ok_or_else(|| super::set_up::unknown_plugin(&volume.key.plugin))?;
+    let Some(path) = &volume.device_mount_path else {
+        return Err(VolumeError::Refused(Problem::new(
+            "NoDevicePath",
+            "this kind of volume has no global mount path",
+            "This is a fault in Refloat; please report it.",
+        )));
+    };
+    let before = job.device.as_ref();
+    let same_boot = before.is_some_and(|r| r.boot_id == host.boot_id);
+    let mounted = match before {
+        Some(record) => executor.is_mounted(path, record.mount.as_ref(), same_boot)?,
+        None => false,
+    };
+    let source = &volume.spec.source;
+    let persistent_volume = source.persistent_volume().map(|p| p.raw.clone());
+    let record = DeviceMount {
+        unique_name: volume.unique_name.clone(),
+        plugin: volume.key.plugin.clone(),
+        mode: volume.key.mode,
+        volume: if persistent_volume.is_none() { Some(source.volume().raw.clone()) } else { None },
+        persistent_volume,
+        device: None,
+        device_mount_path: path.clone(),
+        mount: None,
+        publish_context: before.and_then(|r| r.publish_context.clone()),
+        boot_id: host.boot_id.clone(),
+        provider_info: before.and_then(|r| r.provider_info.clone()),
+    };
+    let announced = Announced { journal, before, record: RefCell::new(record), done: RefCell::new(false) };
+    let outcome = plugin.mount_device(MountDevice {
+        host,
+        spec: &volume.spec,
+        path,
+        record: before,
+        mounted,
+        announcer: &announced,
+    });
+    match outcome {
+        Ok(DeviceOutcome::NotNeeded) => Ok(Success::NoDevice(volume.unique_name.clone())),
+        Ok(DeviceOutcome::Mounted) => {
+            let mut record = announced.record.into_inner();
+            if let Some(mount) = &record.mount {
+                let found = executor.check_mounted(path, mount)?;
+                if found != *mount {
+                    record.mount = Some(found);
+                    journal.put(Record::DeviceMount(record))?;
+                }
+            }
+            Ok(Success::Done)
+        }
+        Err(error) => {
+            if before.is_none() && *announced.done.borrow() {
+                let record = &*announced.record.borrow();
+                let undone = plugin
+                    .unmount_device(&UnmountDevice { host, record, trusted: true })
+                    .and_then(|()| executor.check_unmounted(path))
+                    .and_then(|()| journal.remove(RecordKey::DeviceMount(record.unique_name.clone())));
+                if let Err(error) = undone {
+                    tracing::warn!(
+                        device = %record.unique_name,
+                        error = %error.problem().message,
+                        "a MountDevice that failed could not be undone; its record is kept"
+                    );
+                }
+            }
+            Err(error)
+        }
+    }
+}
+
+/// Makes announcements durable.
+struct Announced<'a> {
+    journal: &'a Journal<'a>,
+    before: Option<&'a DeviceMount>,
+    record: RefCell<DeviceMount>,
+    done: RefCell<bool>,
+}
+
+impl DeviceAnnouncer for Announced<'_> {
+    fn announce(
+        &self,
+        device: Option<String>,
+        mount: Option<RecordedMount>,
+        provider_info: Option<Verbatim>,
+    ) -> Result<(), VolumeError> {
+        let mut record = self.record.borrow().clone();
+        record.device = device;
+        record.mount = mount;
+        record.provider_info = provider_info;
+        let written = *self.done.borrow() && *self.record.borrow() == record;
+        if !written && (*self.done.borrow() || self.before != Some(&record)) {
+            self.journal.put(Record::DeviceMount(record.clone()))?;
+            *self.done.borrow_mut() = true;
+        }
+        *self.record.borrow_mut() = record;
+        Ok(())
+    }
+}

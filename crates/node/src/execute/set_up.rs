@@ -1,0 +1,189 @@
+//! SetUp: record, volume, subPaths, and a look into the mount table whether it is true.
+
+use std::cell::RefCell;
+
+use refloat_record::{PodVolume, Record, RecordedMount, Verbatim};
+use refloat_volume::{Announcer, Plugin, Problem, SetUp, TearDown, VolumeError, sub_path};
+
+use super::{Executor, Job, Journal, Success};
+use crate::DesiredVolume;
+use crate::plan::digest;
+
+pub(super) fn run(
+    executor: &Executor,
+    journal: &Journal<'_>,
+    job: &Job,
+    volume: &DesiredVolume,
+) -> Result<Success, VolumeError> {
+    let host = &executor.host;
+    let plugin = plugin(executor, volume)?;
+    let mut before = job.record.clone();
+    let mut record = record_for(executor, job, volume)?;
+    if let (None, Some(mount)) = (&before, &job.adopt) {
+        record.mount = Some(mount.clone());
+        journal.put(Record::PodVolume(record.clone()))?;
+        before = Some(record.clone());
+    }
+    let mounted = match (&volume.path, &before) {
+        (Some(path), Some(record)) => {
+            executor.is_mounted(path, record.mount.as_ref(), record.boot_id == host.boot_id)?
+        }
+        _ => false,
+    };
+    // Without record and folder, all that appears below the folder is this operation's own.
+    let untouched = match (&volume.path, &before) {
+        (Some(path), None) => host.root.list(path.as_path()).map_err(VolumeError::Path)?.is_none(),
+        (None, None) => true,
+        (_, Some(_)) => false,
+    };
+    let announced =
+        Announced { journal, before: before.as_ref(), record: RefCell::new(record), done: RefCell::new(false) };
+    let result = plugin.set_up(SetUp {
+        host,
+        pod: &volume.pod,
+        spec: &volume.spec,
+        path: volume.path.as_ref(),
+        fs_group: volume.fs_group,
+        content: volume.content.as_deref(),
+        device: job.device.as_ref(),
+        record: before.as_ref(),
+        mounted,
+        announcer: &announced,
+    });
+    if let Err(error) = result {
+        if before.is_none() && *announced.done.borrow() {
+            undo(executor, journal, plugin, &announced.record.borrow(), untouched);
+        }
+        return Err(error);
+    }
+    let mut record = announced.record.into_inner();
+    if let (Some(path), Some(mount)) = (&volume.path, &record.mount) {
+        let found = executor.check_mounted(path, mount)?;
+        if found != *mount {
+            record.mount = Some(found);
+            journal.put(Record::PodVolume(record.clone()))?;
+        }
+    }
+    sub_paths(executor, journal, volume, record)?;
+    Ok(Success::SetUp(volume.key.clone(), digest(volume)))
+}
+
+fn plugin<'e>(executor: &'e Executor, volume: &DesiredVolume) -> Result<&'e dyn Plugin, VolumeError> {
+    executor.plugins.by_name(&volume.key.plugin).ok_or_else(|| unknown_plugin(&volume.key.plugin))
+}
+
+pub(super) fn unknown_plugin(plugin: &refloat_record::PluginName) -> VolumeError {
+    VolumeError::Refused(Problem::new(
+        "UnknownPlugin",
+        format!("this program has no plugin {plugin}"),
+        "Use a version that has it.",
+    ))
+}
+
+/// The record that this SetUp announces, with what is known before it began.
+fn record_for(executor: &Executor, job: &Job, volume: &DesiredVolume) -> Result<PodVolume, VolumeError> {
+    let source = &volume.spec.source;
+    let before = job.record.as_ref();
+    let same_boot = before.filter(|r| r.boot_id == executor.host.boot_id);
+    let mut sub_paths = sub_path::plan(&volume.pod.uid, &volume.key.spec_name, &volume.sub_paths).map_err(|error| {
+        VolumeError::Refused(Problem::new("SpecInvalid", error.to_string(), "Correct the pod's manifest."))
+    })?;
+    for planned in &mut sub_paths {
+        planned.mount = same_boot
+            .and_then(|r| r.sub_paths.iter().find(|old| old.path == planned.path))
+            .and_then(|old| old.mount.clone());
+    }
+    let claim = match source {
+        refloat_volume::SpecSource::Persistent { claim, .. } => Some(claim.clone()),
+        refloat_volume::SpecSource::Inline { .. } => None,
+    };
+    Ok(PodVolume {
+        pod: volume.pod.clone(),
+        volume_names: volume.outer_names.clone(),
+        spec_name: volume.key.spec_name.clone(),
+        plugin: volume.key.plugin.clone(),
+        unique_name: volume.unique_name.clone(),
+        mode: volume.key.mode,
+        read_only: volume.spec.read_only,
+        mount_options: volume.spec.mount_options.clone(),
+        fs_group: volume.fs_group,
+        selinux_label: before.and_then(|r| r.selinux_label.clone()),
+        volume: source.volume().raw.clone(),
+        persistent_volume: source.persistent_volume().map(|p| p.raw.clone()),
+        claim,
+        path: volume.path.clone(),
+        host_path: volume.host_path.clone(),
+        device_mount_path: job.device.as_ref().map(|d| d.device_mount_path.clone()),
+        mount: same_boot.and_then(|r| r.mount.clone()),
+        sub_paths,
+        boot_id: executor.host.boot_id.clone(),
+        provider_info: before.and_then(|r| r.provider_info.clone()),
+    })
+}
+
+/// Makes announcements durable.
+struct Announced<'a> {
+    journal: &'a Journal<'a>,
+    before: Option<&'a PodVolume>,
+    record: RefCell<PodVolume>,
+    /// Whether a record was written.
+    done: RefCell<bool>,
+}
+
+impl Announcer for Announced<'_> {
+    fn announce(&self, mount: Option<RecordedMount>, provider_info: Option<Verbatim>) -> Result<(), VolumeError> {
+        let mut record = self.record.borrow().clone();
+        record.mount = mount;
+        record.provider_info = provider_info;
+        let written = *self.done.borrow() && *self.record.borrow() == record;
+        if !written && (*self.done.borrow() || self.before != Some(&record)) {
+            self.journal.put(Record::PodVolume(record.clone()))?;
+            *self.done.borrow_mut() = true;
+        }
+        *self.record.borrow_mut() = record;
+        Ok(())
+    }
+}
+
+/// Undoes a first SetUp that failed, so that a volume that cannot be set up leaves nothing behind. What cannot be undone
+/// keeps its record and is torn down or finished later.
+fn undo(executor: &Executor, journal: &Journal<'_>, plugin: &dyn Plugin, record: &PodVolume, untouched: bool) {
+    let undone = plugin.tear_down(&TearDown { host: &executor.host, record, trusted: untouched }).and_then(|()| {
+        record.path.as_ref().map_or(Ok(()), |path| executor.check_unmounted(path))?;
+        journal.remove(record.key())
+    });
+    if let Err(error) = undone {
+        tracing::warn!(
+            volume = %record.spec_name,
+            pod = %record.pod.uid,
+            error = %error.problem().message,
+            "a SetUp that failed could not be undone; its record is kept"
+        );
+    }
+}
+
+fn sub_paths(
+    executor: &Executor,
+    journal: &Journal<'_>,
+    volume: &DesiredVolume,
+    mut record: PodVolume,
+) -> Result<(), VolumeError> {
+    if volume.sub_paths.is_empty() {
+        return Ok(());
+    }
+    let before = record.clone();
+    sub_path::set_up(&executor.host, &before, &volume.sub_paths, &mut |mounts| {
+        for (sub_path, mount) in record.sub_paths.iter_mut().zip(mounts) {
+            sub_path.mount = mount;
+        }
+        if record == before { Ok(()) } else { journal.put(Record::PodVolume(record.clone())) }
+    })?;
+    // Older kernels tell the ids only now.
+    let announced = record.clone();
+    for sub_path in &mut record.sub_paths {
+        if let Some(mount) = &sub_path.mount {
+            sub_path.mount = Some(executor.check_mounted(&sub_path.path, mount)?);
+        }
+    }
+    if record == announced { Ok(()) } else { journal.put(Record::PodVolume(record)) }
+}

@@ -1,0 +1,49 @@
+//! TearDown: subPaths, volume, a look into the mount table, and the record last.
+
+use refloat_record::PodVolume;
+use refloat_volume::{
+    Problem, TearDown, VolumeError, layout, remove_volume_dir, sub_path, unmount_nested, unmount_own_layers,
+};
+
+use super::{Executor, Journal, Success};
+
+pub(super) fn run(
+    executor: &Executor,
+    journal: &Journal<'_>,
+    record: &PodVolume,
+    trusted: bool,
+) -> Result<Success, VolumeError> {
+    let host = &executor.host;
+    sub_path::tear_down(host, record)?;
+    match executor.plugins.by_name(&record.plugin) {
+        Some(plugin) => plugin.tear_down(&TearDown { host, record, trusted })?,
+        None => {
+            // Known from the table alone: a plain unmount, and no file is deleted.
+            if let Some(path) = &record.path {
+                unmount_nested(host, path)?;
+                unmount_own_layers(host, path, record.mount.as_ref())?;
+                if host.root.list(path.as_path()).map_err(VolumeError::Path)?.is_some() {
+                    remove_volume_dir(host, path, false)?;
+                }
+            }
+        }
+    }
+    if let Some(path) = &record.path {
+        executor.check_unmounted(path)?;
+        if host.root.list(path.as_path()).map_err(VolumeError::Path)?.is_some() {
+            return Err(VolumeError::Refused(Problem::new(
+                "FolderLeft",
+                format!("{} is still there after TearDown", host.absolute(path).display()),
+                "Its record is kept and it is tried again.",
+            )));
+        }
+    }
+    if let Ok(sub_paths) = layout::pod_path(&record.pod.uid)
+        .join(layout::VOLUME_SUBPATHS)
+        .and_then(|path| path.join(record.spec_name.as_str()))
+    {
+        executor.check_unmounted(&sub_paths)?;
+    }
+    journal.remove(record.key())?;
+    Ok(Success::Done)
+}

@@ -1,0 +1,39 @@
+//! UnmountDevice: one more look for users, unmount, a look into the mount table, and the record last.
+
+use refloat_record::{DeviceMount, RecordKey};
+use refloat_volume::{Problem, UnmountDevice, VolumeError};
+
+use super::{Executor, Journal, Success};
+use crate::reconstruct;
+
+/// The folder that all global paths are below; it is never removed.
+const PLUGINS: &str = "plugins";
+
+pub(super) fn run(
+    executor: &Executor,
+    journal: &Journal<'_>,
+    record: &DeviceMount,
+    trusted: bool,
+) -> Result<Success, VolumeError> {
+    let host = &executor.host;
+    let path = &record.device_mount_path;
+    let table = executor.table()?;
+    // A bind of the device does not make the kernel refuse to unmount it, so this must.
+    let users = reconstruct::references(&table, host.root.path(), &host.absolute(path));
+    if let Some(user) = users.first() {
+        return Err(VolumeError::Refused(Problem::new(
+            "DeviceInUse",
+            format!("the device's file system is mounted at {} too", user.display()),
+            "It is unmounted when nothing else has it mounted.",
+        )));
+    }
+    let plugin =
+        executor.plugins.by_name(&record.plugin).ok_or_else(|| super::set_up::unknown_plugin(&record.plugin))?;
+    plugin.unmount_device(&UnmountDevice { host, record, trusted })?;
+    executor.check_unmounted(path)?;
+    if let Some(above) = path.as_path().parent() {
+        host.root.remove_empty_dirs_up(above, PLUGINS.as_ref()).map_err(VolumeError::Remove)?;
+    }
+    journal.remove(RecordKey::DeviceMount(record.unique_name.clone()))?;
+    Ok(Success::Done)
+}

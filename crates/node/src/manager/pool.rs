@@ -1,0 +1,240 @@
+//! The workers: threads that carry operations out, one at a time each.
+//!
+//! A job that takes longer than its deadline cannot be stopped: its thread may be in a system call that does not return.
+//! It is given up instead: another thread takes its place, and its own ends when the call returns at last. What the
+//! job excludes stays excluded until then.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::panic::AssertUnwindSafe;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use refloat_volume::{Problem, VolumeError};
+use rustix::event::EventfdFlags;
+
+use crate::execute::{Done, Executor, Failure, Job};
+
+/// The worker threads and their queue.
+#[derive(Debug)]
+pub(super) struct Pool {
+    shared: Arc<Shared>,
+    threads: Vec<(u64, JoinHandle<()>)>,
+    deadline: Duration,
+    next_job: u64,
+    next_thread: u64,
+}
+
+#[derive(Debug)]
+struct Shared {
+    executor: Arc<Executor>,
+    state: Mutex<State>,
+    ready: Condvar,
+    /// Becomes readable when a job has ended.
+    wake: OwnedFd,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    queue: VecDeque<(u64, Job)>,
+    running: BTreeMap<u64, Running>,
+    done: Vec<Done>,
+    stop: bool,
+}
+
+#[derive(Debug)]
+struct Running {
+    thread: u64,
+    since: Instant,
+    subject: String,
+    operation: &'static str,
+    excludes: Vec<crate::Exclusion>,
+    overdue: bool,
+}
+
+/// A job that is not waited for any more.
+#[derive(Debug, Clone)]
+pub(super) struct Overdue {
+    pub(super) excludes: Vec<crate::Exclusion>,
+    pub(super) problem: Problem,
+}
+
+impl Pool {
+    pub(super) fn new(executor: Arc<Executor>, workers: usize, deadline: Duration) -> std::io::Result<Self> {
+        let wake = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        let shared = Shared { executor, state: Mutex::default(), ready: Condvar::new(), wake };
+        let mut pool = Self { shared: Arc::new(shared), threads: vec![], deadline, next_job: 0, next_thread: 0 };
+        for _ in 0..workers.max(1) {
+            pool.spawn()?;
+        }
+        Ok(pool)
+    }
+
+    fn spawn(&mut self) -> std::io::Result<()> {
+        let shared = Arc::clone(&self.shared);
+        let id = self.next_thread;
+        self.next_thread += 1;
+        let thread = std::thread::Builder::new().name(format!("operation-{id}")).spawn(move || shared.work(id))?;
+        self.threads.push((id, thread));
+        Ok(())
+    }
+
+    /// Queues jobs, to be started in this order.
+    pub(super) fn submit(&mut self, jobs: impl IntoIterator<Item = Job>) {
+        let mut state = self.shared.state();
+        for job in jobs {
+            state.queue.push_back((self.next_job, job));
+            self.next_job += 1;
+        }
+        drop(state);
+        self.shared.ready.notify_all();
+    }
+
+    /// Takes what has ended since the last call.
+    pub(super) fn ended(&self) -> Vec<Done> {
+        let mut counter = [0; 8];
+        // Not readable means that nothing has ended, which the list tells as well.
+        let _ = rustix::io::read(&self.shared.wake, &mut counter);
+        std::mem::take(&mut self.shared.state().done)
+    }
+
+    /// Whether nothing is queued, under way (but for what is overdue) or waiting to be taken.
+    pub(super) fn is_idle(&self) -> bool {
+        let state = self.shared.state();
+        state.queue.is_empty() && state.done.is_empty() && state.running.values().all(|r| r.overdue)
+    }
+
+    /// When the next job becomes overdue, if one is under way.
+    pub(super) fn next_deadline(&self) -> Option<Instant> {
+        let state = self.shared.state();
+        let running = state.running.values().filter(|r| !r.overdue).map(|r| r.since).min();
+        // A queued job starts now at the earliest.
+        let queued = (!state.queue.is_empty()).then(Instant::now);
+        running.into_iter().chain(queued).min().map(|since| since + self.deadline)
+    }
+
+    /// Gives up jobs that are over their deadline, and puts a new thread into the place of each one's.
+    pub(super) fn give_up_overdue(&mut self) -> std::io::Result<()> {
+        let mut given_up = 0;
+        for running in self.shared.state().running.values_mut() {
+            if !running.overdue && running.since.elapsed() >= self.deadline {
+                running.overdue = true;
+                given_up += 1;
+            }
+        }
+        for _ in 0..given_up {
+            self.spawn()?;
+        }
+        // Threads that came back from an overdue job have ended.
+        self.threads.retain(|(_, thread)| !thread.is_finished());
+        Ok(())
+    }
+
+    /// The jobs that are not waited for any more.
+    pub(super) fn overdue(&self) -> Vec<Overdue> {
+        let state = self.shared.state();
+        let overdue = state.running.values().filter(|r| r.overdue);
+        overdue
+            .map(|r| Overdue {
+                excludes: r.excludes.clone(),
+                problem: Problem::new(
+                    "OperationHangs",
+                    format!(
+                        "{} of {} has not ended within {} s; nothing else waits for it",
+                        r.operation,
+                        r.subject,
+                        self.deadline.as_secs()
+                    ),
+                    "Look at the server, device or FUSE daemon behind it. It goes on by itself when that answers.",
+                ),
+            })
+            .collect()
+    }
+
+    /// Drops what is queued, lets what is under way end, but waits for it no longer than this.
+    pub(super) fn stop(&mut self, patience: Duration) {
+        let mut state = self.shared.state();
+        state.stop = true;
+        state.queue.clear();
+        drop(state);
+        self.shared.ready.notify_all();
+        let end = Instant::now() + patience;
+        for (id, thread) in std::mem::take(&mut self.threads) {
+            loop {
+                let overdue = self.shared.state().running.values().any(|r| r.thread == id && r.overdue);
+                if thread.is_finished() {
+                    // It catches panics itself.
+                    let _ = thread.join();
+                    break;
+                }
+                if overdue || Instant::now() >= end {
+                    break;
+                }
+                std::thread::sleep(Duration::from_millis(2));
+            }
+        }
+    }
+}
+
+impl AsFd for Pool {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.shared.wake.as_fd()
+    }
+}
+
+impl Shared {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn work(&self, thread: u64) {
+        loop {
+            let mut state = self.state();
+            while state.queue.is_empty() && !state.stop {
+                state = self.ready.wait(state).unwrap_or_else(PoisonError::into_inner);
+            }
+            if state.stop {
+                return;
+            }
+            let Some((id, job)) = state.queue.pop_front() else { continue };
+            let subject = self.executor.subject(&job.operation);
+            let operation = job.operation.name();
+            let excludes = job.operation.excludes();
+            state
+                .running
+                .insert(id, Running { thread, since: Instant::now(), subject, operation, excludes, overdue: false });
+            drop(state);
+            tracing::debug!(operation, subject = %self.executor.subject(&job.operation), reason = job.operation.reason(), "starts");
+            let done = std::panic::catch_unwind(AssertUnwindSafe(|| self.executor.run(&job)));
+            let done = done.unwrap_or_else(|_| self.panicked(&job));
+            let mut state = self.state();
+            let overdue = state.running.remove(&id).is_some_and(|r| r.overdue);
+            state.done.push(done);
+            drop(state);
+            // The counter cannot overflow: it is read whenever it is not zero.
+            let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
+            if overdue {
+                return;
+            }
+        }
+    }
+
+    /// A fault of the program in one operation is that operation's failure, not the manager's end.
+    fn panicked(&self, job: &Job) -> Done {
+        let problem = Problem::new(
+            "InternalError",
+            "the program met a fault of its own; what it did of the operation is not known",
+            "Please report it with the message on standard error.",
+        );
+        Done {
+            excludes: job.operation.excludes(),
+            changes: vec![],
+            result: Err(Failure {
+                operation: job.operation.name(),
+                subject: self.executor.subject(&job.operation),
+                source: VolumeError::Refused(problem),
+            }),
+        }
+    }
+}

@@ -1,0 +1,246 @@
+//! One round: takes what ended and what changed, reconstructs, plans, and starts the plan's operations.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Instant;
+
+use refloat_record::{PodCheckpoint, PodUid, RecordedMount};
+use refloat_volume::{Problem, VolumeError};
+
+use super::{Manager, ManagerError, News, records, retry};
+use crate::evidence::Gather;
+use crate::execute::{Job, Success};
+use crate::plan::digest;
+use crate::{Exclusion, Operation, RecordState, VolumeKey, VolumeState, plan, reconstruct};
+
+/// How often the folders of pods with a conflict are looked at again: with the pauses of a failed operation, since
+/// nothing tells when somebody moves away the file that stands in the way.
+const LOOK: fn(u32) -> std::time::Duration = retry::back_off;
+
+impl Manager {
+    /// Takes the results of operations that have ended.
+    pub(super) fn take_ended(&mut self) {
+        let ended = self.pool.ended();
+        if ended.is_empty() {
+            return;
+        }
+        let now = self.now();
+        let mut changes = vec![];
+        for done in ended {
+            for exclusion in &done.excludes {
+                self.input.running.remove(exclusion);
+                match exclusion {
+                    Exclusion::Volume(key) => drop(self.news.pods.insert(key.pod.clone())),
+                    Exclusion::Pod(pod) => drop(self.news.pods.insert(pod.clone())),
+                    Exclusion::Device(_) => self.news.devices = true,
+                }
+            }
+            self.news.pods.extend(done.changes.iter().filter_map(records::pod));
+            changes.extend(done.changes);
+            let about = &done.excludes[0];
+            let (wish, why) = self.wishes.remove(about).unwrap_or_default();
+            match done.result {
+                Ok(success) => {
+                    match success {
+                        Success::SetUp(key, digest) => drop(self.input.verified.insert(key, digest)),
+                        Success::NoDevice(name) => drop(self.input.no_device.insert(name)),
+                        Success::Done => {}
+                    }
+                    tracing::info!(subject = %about, operation = %why, "done");
+                    self.retries.succeeded(about, wish, &why, now);
+                }
+                Err(failure) => {
+                    let problem = failure.problem();
+                    if matches!(failure.source, VolumeError::Record(_)) {
+                        tracing::debug!(subject = %about, "no record, so nothing was started");
+                    }
+                    self.retries.failed(about.clone(), wish, problem, now);
+                }
+            }
+        }
+        let records = &mut self.evidence.records;
+        records::apply(&mut records.records, &mut records.unreadable, changes);
+    }
+
+    /// One round.
+    pub(super) fn round(&mut self) -> Result<(), ManagerError> {
+        let begun = Instant::now();
+        self.take_ended();
+        let now = self.now();
+        if self.next_look.is_some_and(|at| at <= now) {
+            self.next_look = None;
+            self.news.pods.extend(self.watched_pods.iter().cloned());
+            self.news.devices = true;
+        }
+        let news = std::mem::take(&mut self.news);
+        self.look_again(&news)?;
+        self.actual = reconstruct(&self.evidence, &self.executor.plugins);
+        if news.manifests {
+            self.read_desired();
+        }
+        self.show_overdue();
+
+        let (desired, digests) = (&self.desired, &self.input.digests);
+        self.retries.keep_wishes(|about| wish(desired, digests, about));
+        self.input.now = now;
+        self.input.not_before = self.retries.not_before();
+        let known = &self.actual;
+        let is_known = |key: &VolumeKey| known.volumes.binary_search_by(|v| v.key.cmp(key)).is_ok();
+        self.input.verified.retain(|key, _| is_known(key));
+        self.plan = plan(&self.desired, &self.actual, &self.input);
+
+        let planned: BTreeSet<Exclusion> =
+            self.plan.operations.iter().filter_map(|o| o.excludes().into_iter().next()).collect();
+        self.retries.settled(|about| planned.contains(about) || self.input.running.contains(about));
+        self.watch_conflicts(now);
+        self.log_problems();
+        self.start_operations();
+        self.last_round = (Instant::now(), begun.elapsed());
+        Ok(())
+    }
+
+    /// Brings the evidence up to date.
+    fn look_again(&mut self, news: &News) -> Result<(), ManagerError> {
+        if news.is_empty() {
+            return Ok(());
+        }
+        self.evidence.table = self.executor.host.mount_table().map_err(ManagerError::Table)?;
+        let gather = Gather::new(&self.executor.host);
+        for pod in &news.pods {
+            gather.pod_again(&mut self.evidence, pod);
+        }
+        if news.devices {
+            gather.devices_again(&mut self.evidence);
+        }
+        Ok(())
+    }
+
+    fn read_desired(&mut self) {
+        // Before reading: what changes while it is read is seen afterwards.
+        self.folder_watch.rearm();
+        let records = &self.evidence.records.records;
+        self.desired =
+            super::source::read(&self.options.manifests, &self.actual.checkpoints, records, &self.executor.plugins);
+        let volumes = self.desired.pods.values().flat_map(|pod| &pod.volumes);
+        self.input.digests = volumes.map(|v| (v.key.clone(), digest(v))).collect();
+    }
+
+    /// A volume whose operation hangs is uncertain.
+    fn show_overdue(&mut self) {
+        for overdue in self.pool.overdue() {
+            let Some(Exclusion::Volume(key)) = overdue.excludes.first() else { continue };
+            if let Some(volume) = self.actual.volumes.iter_mut().find(|v| v.key == *key) {
+                volume.state = VolumeState::Uncertain;
+                volume.state_reason = "an operation on it has not ended".into();
+                volume.problems.push(overdue.problem);
+            }
+        }
+    }
+
+    fn start_operations(&mut self) {
+        let mut jobs = vec![];
+        for operation in &self.plan.operations {
+            let excludes = operation.excludes();
+            let why = format!("{} ({})", operation.name(), operation.reason());
+            self.wishes.insert(excludes[0].clone(), (wish(&self.desired, &self.input.digests, &excludes[0]), why));
+            self.input.running.extend(excludes);
+            jobs.push(self.job(operation.clone()));
+        }
+        if !jobs.is_empty() {
+            self.pool.submit(jobs);
+        }
+    }
+
+    fn job(&self, operation: Operation) -> Job {
+        let all = &self.evidence.records.records;
+        let mut job = Job { operation, record: None, device: None, adopt: None, checkpoint: None };
+        match &job.operation {
+            Operation::AdmitPod { pod, .. } => {
+                job.checkpoint = self.desired.pods.get(pod).map(|pod| PodCheckpoint {
+                    pod: pod.pod.clone(),
+                    source: pod.source.clone(),
+                    object: pod.object.clone(),
+                });
+            }
+            Operation::SetUp { volume, .. } => {
+                job.record = records::volume(all, &volume.key).cloned();
+                if volume.device_mount_path.is_some() && !self.input.no_device.contains(&volume.unique_name) {
+                    job.device = records::device(all, &volume.unique_name).cloned();
+                }
+                if job.record.is_none() {
+                    job.adopt = self.unrecorded_mount(&volume.key);
+                }
+            }
+            Operation::MountDevice { volume, .. } => {
+                job.device = records::device(all, &volume.unique_name).cloned();
+            }
+            Operation::TearDown { .. } | Operation::UnmountDevice { .. } | Operation::ForgetPod { .. } => {}
+        }
+        job
+    }
+
+    /// The mount of a volume without a record, which the plan found to be what the pod wants.
+    fn unrecorded_mount(&self, key: &VolumeKey) -> Option<RecordedMount> {
+        let index = self.actual.volumes.binary_search_by(|v| v.key.cmp(key)).ok()?;
+        let volume = &self.actual.volumes[index];
+        if volume.record_state == RecordState::Ok {
+            return None;
+        }
+        volume.record.as_ref()?.mount.clone()
+    }
+
+    /// Looks again, with growing pauses, at the folders of pods that hands are kept off of.
+    fn watch_conflicts(&mut self, now: std::time::Duration) {
+        let pods: BTreeSet<PodUid> = self
+            .plan
+            .report
+            .iter()
+            .filter(|r| r.decision == "HandsOff")
+            .filter_map(|r| r.volume.as_ref().map(|key| key.pod.clone()))
+            .collect();
+        if pods != self.watched_pods {
+            self.watched_pods = pods;
+            self.looks = 0;
+            self.next_look = None;
+        }
+        if self.next_look.is_none() && !self.watched_pods.is_empty() {
+            self.looks = self.looks.saturating_add(1);
+            self.next_look = Some(now + LOOK(self.looks));
+        }
+    }
+
+    /// Logs each problem once when it appears, and once when it is gone.
+    fn log_problems(&mut self) {
+        let mut all: BTreeSet<Problem> = self.failures().into_iter().collect();
+        all.extend(self.actual.problems.iter().chain(&self.desired.problems).cloned());
+        all.extend(self.actual.volumes.iter().flat_map(|v| &v.problems).cloned());
+        all.extend(self.actual.devices.iter().flat_map(|d| &d.problems).cloned());
+        all.extend(self.actual.leftovers.iter().flat_map(|l| &l.problems).cloned());
+        for pod in self.desired.pods.values() {
+            for waiting in &pod.waiting {
+                let problem = &waiting.problem;
+                let message = format!("{} (pod {}/{})", problem.message, pod.pod.namespace, pod.pod.name);
+                all.insert(Problem::new(problem.code, message, problem.hint.clone()));
+            }
+        }
+        for problem in all.difference(&self.logged) {
+            tracing::warn!(code = problem.code, hint = %problem.hint, "{}", problem.message);
+        }
+        for problem in self.logged.difference(&all) {
+            tracing::info!(code = problem.code, "no longer so: {}", problem.message);
+        }
+        self.logged = all;
+    }
+}
+
+/// What is wished for something, in short form: a failure counts for this wish only.
+fn wish(desired: &crate::Desired, digests: &BTreeMap<VolumeKey, u64>, about: &Exclusion) -> u64 {
+    match about {
+        // A wanted volume's differs from that of one that is not, whatever the digest.
+        Exclusion::Volume(key) => digests.get(key).map_or(0, |digest| digest | 1),
+        Exclusion::Pod(pod) => u64::from(desired.pods.contains_key(pod)),
+        Exclusion::Device(name) => {
+            let wanted = desired.pods.values().flat_map(|p| &p.volumes).any(|v| v.unique_name == *name);
+            u64::from(wanted)
+        }
+    }
+}
