@@ -315,7 +315,7 @@ pub(crate) mod arbitrary {
             },
             content: content.map(|byte| {
                 let file = refloat_volume::PayloadFile { data: vec![byte], mode: 0o644 };
-                Arc::new(Payload { files: [("f".to_owned(), file)].into() })
+                Arc::new(Payload { files: [("f".to_owned(), file)].into(), ..Payload::default() })
             }),
         }
     }

@@ -119,6 +119,9 @@ fn write_by_steps(
     for name in tree.keys() {
         writer.link_name(name)?;
     }
+    for path in &payload.mount_points {
+        writer.make_mount_point(path)?;
+    }
     if writer.changed {
         // Before the old content goes: after a power cut `..data` may be the old one or the new, never one to nowhere.
         writer.sync_volume_folder()?;
@@ -394,6 +397,36 @@ impl<'a, 's> Writer<'a, 's> {
             Err(Errno::NOENT | Errno::INVAL) => Ok(false),
             Err(e) => Err(self.error("read the link", name, e)),
         }
+    }
+
+    /// Makes the folders that another volume is mounted at. What is mounted there already is not touched.
+    fn make_mount_point(&mut self, path: &str) -> Result<(), VolumeError> {
+        let path = crate::payload::clean_path(path).map_err(|error| VolumeError::Refused(error.0))?;
+        let mut folder = self.dir.try_clone().map_err(|source| VolumeError::Io {
+            doing: "open again",
+            path: self.shown.to_owned(),
+            source,
+        })?;
+        for element in path.split('/') {
+            let name = CString::new(element).expect("checked: no NUL in the path");
+            let mut next = beneath::open_dir(&folder, &name);
+            if matches!(next, Err(Errno::NOENT)) {
+                self.step("make a mount point", &name)?;
+                rustix::fs::mkdirat(&folder, &name, Mode::RWXU).map_err(|e| self.error("make", &name, e))?;
+                next = beneath::open_dir(&folder, &name);
+            }
+            folder = match next {
+                Ok(next) => next,
+                Err(Errno::XDEV) => return Ok(()),
+                Err(Errno::NOTDIR | Errno::LOOP) => return Err(self.foreign(&name, "no folder")),
+                Err(e) => return Err(self.error("open", &name, e)),
+            };
+            let stat = rustix::fs::fstat(&folder).map_err(|e| self.error("look at", &name, e))?;
+            if !self.is_owned(&stat) || beneath::bits(&stat) != self.folder_mode() {
+                self.finish(&folder, &name, self.folder_mode())?;
+            }
+        }
+        Ok(())
     }
 
     /// Removes links of names that are gone, and folders and links that an update or an interrupted one left.

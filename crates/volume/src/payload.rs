@@ -1,6 +1,6 @@
 //! The content of a configMap, secret, downwardAPI or projected volume, computed before anything is written.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::Problem;
 
@@ -11,6 +11,9 @@ use crate::Problem;
 pub struct Payload {
     /// The files.
     pub files: BTreeMap<String, PayloadFile>,
+    /// Folders inside this volume that other volumes of the pod are mounted at, by relative path. They are made in the
+    /// volume's folder, beside the content: the container gets it read-only, so nobody could make them later.
+    pub mount_points: BTreeSet<String>,
 }
 
 impl Payload {
@@ -37,6 +40,21 @@ impl Payload {
                     "ContentPathConflict",
                     format!("the content has a file {parent:?} and a file {clean:?}, which needs it to be a folder"),
                     "Choose other paths or keys.",
+                )));
+            }
+        }
+        let top = |path: &str| path.split('/').next().map(str::to_owned);
+        let tops: BTreeSet<Option<String>> =
+            self.files.keys().map(|path| clean_path(path).map(|path| top(&path))).collect::<Result<_, _>>()?;
+        for path in &self.mount_points {
+            let path = clean_path(path)?;
+            if tops.contains(&top(&path)) {
+                return Err(ContentError(Problem::new(
+                    "ContentPathConflict",
+                    format!(
+                        "another volume is mounted at {path:?} in this one, where its own content has a file or folder"
+                    ),
+                    "Mount the other volume elsewhere, or choose other paths or keys.",
                 )));
             }
         }
@@ -93,7 +111,8 @@ pub struct PayloadFile {
 /// Never prints content: it may be a secret.
 impl std::fmt::Debug for Payload {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_map().entries(self.files.iter().map(|(k, v)| (k, v.data.len()))).finish()
+        let files: BTreeMap<_, _> = self.files.iter().map(|(path, file)| (path, file.data.len())).collect();
+        f.debug_struct("Payload").field("bytes", &files).field("mount_points", &self.mount_points).finish()
     }
 }
 
@@ -141,6 +160,11 @@ mod tests {
         payload.insert("a/b/c", file()).unwrap();
         payload.insert("a/b-c", file()).unwrap();
         assert_eq!(payload.check(), Ok(()));
+        payload.mount_points = ["m/n".to_owned(), "b".to_owned()].into();
+        assert_eq!(payload.check(), Ok(()));
+        payload.mount_points.insert("a/z".into());
+        assert_eq!(payload.check().unwrap_err().0.code, "ContentPathConflict");
+        payload.mount_points.clear();
         payload.insert("a", file()).unwrap();
         assert_eq!(payload.check().unwrap_err().0.code, "ContentPathConflict");
     }

@@ -44,6 +44,10 @@ pub fn digest(volume: &DesiredVolume) -> u64 {
         part(&file.mode.to_le_bytes());
         part(&file.data);
     }
+    part(b"mountPoints");
+    for path in volume.content.iter().flat_map(|c| &c.mount_points) {
+        part(path.as_bytes());
+    }
     let hash = hash.finalize();
     u64::from_le_bytes(hash[..8].try_into().expect("a SHA-256 has 32 bytes"))
 }

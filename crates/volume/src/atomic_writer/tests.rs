@@ -111,7 +111,7 @@ fn payload(files: &[(&str, &str)]) -> Payload {
     let files = files
         .iter()
         .map(|(path, data)| (path.to_string(), PayloadFile { data: data.as_bytes().to_vec(), mode: 0o644 }));
-    Payload { files: files.collect() }
+    Payload { files: files.collect(), ..Payload::default() }
 }
 
 fn names_of(step: &VolumeError) -> &'static str {
@@ -273,6 +273,32 @@ fn what_is_not_ours_and_in_the_way_is_an_error_that_names_it() {
         assert!(problem.message.contains(&*volume.path(name).to_string_lossy()), "{problem:?}");
         assert!(volume.path(name).is_dir());
     }
+}
+
+#[test]
+fn folders_that_others_are_mounted_at_are_made_and_kept() {
+    let volume = Volume::new();
+    let mut content = payload(&[("a", "1")]);
+    content.mount_points = ["m/n".to_owned(), "m/o".to_owned()].into();
+    assert_eq!(volume.write(&content), WriteOutcome::Written);
+    for name in ["m", "m/n", "m/o"] {
+        let meta = std::fs::symlink_metadata(volume.path(name)).unwrap();
+        assert!(meta.is_dir() && meta.mode() & 0o7777 == 0o755, "{name}");
+    }
+    let before = volume.times();
+    assert_eq!(volume.write(&content), WriteOutcome::Unchanged);
+    assert_eq!(volume.times(), before);
+    std::fs::remove_dir(volume.path("m/o")).unwrap();
+    content.files.get_mut("a").unwrap().data = b"2".to_vec();
+    volume.write(&content);
+    assert_eq!(std::fs::read_to_string(volume.path("a")).unwrap(), "2");
+    assert!(volume.path("m/o").is_dir() && volume.path("m/n").is_dir());
+    // A symlink in its place leads nowhere.
+    let outside = tempfile::tempdir().unwrap();
+    std::fs::remove_dir(volume.path("m/n")).unwrap();
+    symlink(outside.path(), volume.path("m/n")).unwrap();
+    let error = write(volume.open().as_fd(), &volume.path, &content, None).unwrap_err();
+    assert_eq!(error.problem().code, "ForeignEntry");
 }
 
 #[test]
@@ -485,7 +511,7 @@ mod any {
     fn any_payload() -> impl Strategy<Value = Payload> {
         let file = ("[xy]{0,3}", prop_oneof![Just(0o644), Just(0o400), Just(0o777)])
             .prop_map(|(data, mode)| PayloadFile { data: data.into_bytes(), mode });
-        proptest::collection::btree_map(path(), file, 0..5).prop_map(|files| Payload { files })
+        proptest::collection::btree_map(path(), file, 0..5).prop_map(|files| Payload { files, ..Payload::default() })
     }
 
     /// Something that may stand in a volume's folder: remains of our own, and what is somebody else's.

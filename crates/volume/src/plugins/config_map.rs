@@ -74,11 +74,11 @@ impl Plugin for ConfigMap {
     fn content(
         &self,
         spec: &VolumeSpec,
-        _pod: &Pod,
-        pod: &PodRef,
+        pod: &Pod,
+        pod_ref: &PodRef,
         objects: &dyn Objects,
     ) -> Result<Option<Payload>, ContentError> {
-        let whose = For { pod, spec };
+        let whose = For { pod: pod_ref, spec };
         self.check(spec).map_err(|e| whose.bad_spec(&e))?;
         let source = source(spec).map_err(|e| whose.bad_spec(&e))?;
         let keyed = Keyed {
@@ -88,10 +88,10 @@ impl Plugin for ConfigMap {
         };
         let mut payload = Payload::default();
         // One that is missing and optional is as one without keys: the items are then missing and optional too.
-        if let Some(object) = keyed.found(whose, objects.config_map(&pod.namespace, &source.name))? {
+        if let Some(object) = keyed.found(whose, objects.config_map(&pod_ref.namespace, &source.name))? {
             keyed.project(whose, &keys(&object), &mut payload)?;
         }
-        payload_volume::checked(whose, payload)
+        payload_volume::checked(whose, pod, payload)
     }
 
     fn set_up(&self, step: SetUp<'_>) -> Result<(), VolumeError> {

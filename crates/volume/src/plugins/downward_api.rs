@@ -113,7 +113,7 @@ impl Plugin for DownwardApi {
         let source = source(spec).map_err(|e| whose.bad_spec(&e))?;
         let mut payload = Payload::default();
         project(whose, source.items.as_deref(), source.default_mode, pod, objects, &mut payload)?;
-        payload_volume::checked(whose, payload)
+        payload_volume::checked(whose, pod, payload)
     }
 
     fn set_up(&self, step: SetUp<'_>) -> Result<(), VolumeError> {

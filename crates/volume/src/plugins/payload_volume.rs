@@ -5,10 +5,11 @@
 //! this. SetUp may be called any number of times: it writes what is not as it should be, and nothing else. It never
 //! empties a volume for want of content: without content there is no SetUp.
 
+use std::collections::BTreeSet;
 use std::fmt::Display;
 use std::os::fd::AsFd;
 
-use k8s_openapi::api::core::v1::KeyToPath;
+use k8s_openapi::api::core::v1::{KeyToPath, Pod, VolumeMount};
 use refloat_record::{PodRef, RelPath, SpecName};
 
 use crate::tear_down::{is_own, other_mount};
@@ -79,7 +80,7 @@ impl Checker<'_> {
     }
 
     pub(super) fn items(self, field: &str, items: Option<&[KeyToPath]>) -> Result<(), SpecError> {
-        let mut paths = std::collections::BTreeSet::new();
+        let mut paths = BTreeSet::new();
         for (n, item) in items.unwrap_or_default().iter().enumerate() {
             if item.key.is_empty() {
                 return Err(self.error(format_args!("{field}.items[{n}].key"), "is missing"));
@@ -183,8 +184,47 @@ impl Keyed<'_> {
     }
 }
 
-/// The payload, if its paths go together.
-pub(super) fn checked(whose: For<'_>, payload: Payload) -> Result<Option<Payload>, ContentError> {
+/// The folders in this volume that other volumes of the pod are mounted at, in any of its containers.
+///
+/// # Source
+/// `MakeNestedMountpoints` in `pkg/volume/util/nested_volumes.go` of Kubernetes v1.36. Where a container gets only a
+/// subPath of the volume, nothing can be mounted at the volume's own folders, so none is made for it.
+fn mount_points(volume: &str, pod: &Pod) -> BTreeSet<String> {
+    fn elements(path: &str) -> Vec<&str> {
+        let mut clean = Vec::new();
+        for element in path.split('/') {
+            match element {
+                "" | "." => {}
+                ".." => drop(clean.pop()),
+                element => clean.push(element),
+            }
+        }
+        clean
+    }
+    let Some(spec) = &pod.spec else { return BTreeSet::new() };
+    let ephemeral = spec.ephemeral_containers.iter().flatten().filter_map(|c| c.volume_mounts.as_ref());
+    let containers = spec.init_containers.iter().flatten().chain(&spec.containers);
+    let mut found = BTreeSet::new();
+    for mounts in containers.filter_map(|c| c.volume_mounts.as_ref()).chain(ephemeral) {
+        let whole = |m: &&VolumeMount| {
+            m.name == volume && m.sub_path.as_deref().unwrap_or_default().is_empty() && m.sub_path_expr.is_none()
+        };
+        for own in mounts.iter().filter(whole).map(|m| elements(&m.mount_path)) {
+            let all = mounts.iter().map(|m| elements(&m.mount_path));
+            let mut below: Vec<Vec<&str>> =
+                all.filter_map(|m| Some(m.strip_prefix(own.as_slice())?.to_vec())).filter(|b| !b.is_empty()).collect();
+            below.sort();
+            // One in another is in that other volume, or made with it.
+            below.dedup_by(|later, earlier| later.starts_with(earlier));
+            found.extend(below.into_iter().map(|b| b.join("/")));
+        }
+    }
+    found
+}
+
+/// The payload with the mount points in it, if its paths go together.
+pub(super) fn checked(whose: For<'_>, pod: &Pod, mut payload: Payload) -> Result<Option<Payload>, ContentError> {
+    payload.mount_points = mount_points(&whose.spec.source.volume().typed.name, pod);
     payload.check().map_err(|e| whose.error(e.0.code, &e, e.0.hint.clone()))?;
     Ok(Some(payload))
 }

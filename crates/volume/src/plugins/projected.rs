@@ -148,7 +148,7 @@ impl Plugin for Projected {
                 ));
             }
         }
-        payload_volume::checked(whose, payload)
+        payload_volume::checked(whose, pod, payload)
     }
 
     fn set_up(&self, step: SetUp<'_>) -> Result<(), VolumeError> {

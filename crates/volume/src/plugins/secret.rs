@@ -75,21 +75,21 @@ impl Plugin for Secret {
     fn content(
         &self,
         spec: &VolumeSpec,
-        _pod: &Pod,
-        pod: &PodRef,
+        pod: &Pod,
+        pod_ref: &PodRef,
         objects: &dyn Objects,
     ) -> Result<Option<Payload>, ContentError> {
-        let whose = For { pod, spec };
+        let whose = For { pod: pod_ref, spec };
         self.check(spec).map_err(|e| whose.bad_spec(&e))?;
         let source = source(spec).map_err(|e| whose.bad_spec(&e))?;
         let name = secret_name(spec, source).map_err(|e| whose.bad_spec(&e))?;
         let keyed =
             Keyed { items: source.items.as_deref(), default_mode: source.default_mode, ..keyed(name, source.optional) };
         let mut payload = Payload::default();
-        if let Some(object) = keyed.found(whose, objects.secret(&pod.namespace, name))? {
+        if let Some(object) = keyed.found(whose, objects.secret(&pod_ref.namespace, name))? {
             keyed.project(whose, &keys(&object), &mut payload)?;
         }
-        payload_volume::checked(whose, payload)
+        payload_volume::checked(whose, pod, payload)
     }
 
     fn set_up(&self, step: SetUp<'_>) -> Result<(), VolumeError> {

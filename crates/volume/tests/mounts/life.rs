@@ -43,7 +43,7 @@ impl Drop for Loop {
 fn samples<'n>(node: &'n Node, plugin: &str) -> (Vec<(&'static str, Life<'n>)>, Vec<Loop>) {
     let content = |mut life: Life<'n>| {
         let file = PayloadFile { data: b"value".to_vec(), mode: 0o644 };
-        life.content = Some(Payload { files: BTreeMap::from([("key".to_owned(), file)]) });
+        life.content = Some(Payload { files: BTreeMap::from([("key".to_owned(), file)]), ..Payload::default() });
         life
     };
     let inline = |volume| Life::inline(node, "u1", &volume);

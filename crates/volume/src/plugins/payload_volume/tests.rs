@@ -287,6 +287,33 @@ fn projected_sources() {
 }
 
 #[test]
+fn folders_for_volumes_mounted_inside() {
+    let points = |mounts: Value| {
+        let spec = json!({"containers": [{"name": "c", "volumeMounts": mounts}],
+            "initContainers": [{"name": "i", "volumeMounts": [{"name": "v", "mountPath": "/i"}, {"name": "x", "mountPath": "/i/j"}]}]});
+        let pod: Pod = serde_json::from_value(json!({"spec": spec})).unwrap();
+        mount_points("v", &pod).into_iter().collect::<Vec<_>>()
+    };
+    let at = |name: &str, path: &str| json!({"name": name, "mountPath": path});
+    assert_eq!(points(json!([])), ["j"]);
+    assert_eq!(
+        points(json!([
+            at("v", "/etc//conf/"),
+            at("x", "/etc/conf/a"),
+            at("x", "/etc/conf/a/deeper"),
+            at("x", "/etc/conf/a.b"),
+            at("x", "/etc/conf/b/c"),
+            at("x", "/etc/config"),
+            at("x", "/etc"),
+            at("x", "/etc/conf/../other"),
+        ])),
+        ["a", "a.b", "b/c", "j"]
+    );
+    let part = json!({"name": "v", "mountPath": "/p", "subPath": "s"});
+    assert_eq!(points(json!([part, at("x", "/p/q")])), ["j"]);
+}
+
+#[test]
 fn specs_that_are_refused_name_the_field() {
     let item = |path: &str| json!([{"key": "a", "path": path}]);
     for (volume, field) in [
