@@ -9,7 +9,6 @@ mod pool;
 mod records;
 mod retry;
 mod round;
-mod source;
 mod watch;
 
 use std::collections::{BTreeMap, BTreeSet};

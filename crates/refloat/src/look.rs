@@ -86,7 +86,10 @@ pub(crate) fn look(settings: &Settings, manifests: Option<&Path>) -> Result<View
     let actual = reconstruct(&evidence, &plugins);
     let authority = match manifests {
         None => Authority::of_checkpoints(&actual),
-        Some(folder) => Authority::Source(desired(folder, &actual, &plugins)?),
+        Some(folder) => {
+            let records = &evidence.records.records;
+            Authority::Source(refloat_node::sources::desired(folder, &actual.checkpoints, records, &plugins))
+        }
     };
     Ok(View {
         root: evidence.root,
@@ -119,11 +122,6 @@ pub(crate) fn gather(settings: &Settings) -> Result<Evidence, Failure> {
 pub(crate) fn open_root(settings: &Settings) -> Result<NodeRoot, Failure> {
     NodeRoot::open(&settings.root_dir)
         .map_err(|e| Failure::with_hint(e, "name the kubelet's root folder with --root-dir or REFLOAT_ROOT_DIR"))
-}
-
-fn desired(folder: &Path, actual: &Actual, plugins: &Plugins) -> Result<Desired, Failure> {
-    let _ = (folder, actual, plugins);
-    todo!()
 }
 
 /// The id of this boot.

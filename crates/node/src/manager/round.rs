@@ -119,7 +119,7 @@ impl Manager {
         self.folder_watch.rearm();
         let records = &self.evidence.records.records;
         self.desired =
-            super::source::read(&self.options.manifests, &self.actual.checkpoints, records, &self.executor.plugins);
+            crate::sources::desired(&self.options.manifests, &self.actual.checkpoints, records, &self.executor.plugins);
         let volumes = self.desired.pods.values().flat_map(|pod| &pod.volumes);
         self.input.digests = volumes.map(|v| (v.key.clone(), digest(v))).collect();
     }
