@@ -106,6 +106,9 @@ fn changes_something(name: &str, rest: &str) -> bool {
         "fcntl" => rest.contains("F_SETLK") || rest.contains("F_OFD_SETLK"),
         // Threads are no processes.
         "clone" | "clone3" => !rest.contains("CLONE_THREAD"),
+        // Calls that this strace has no name for, which it shows whatever it is asked for: on x86-64 0x1c9 and 0x1ca are
+        // statmount and listmount, which only look.
+        name if name.starts_with("syscall_") => false,
         // Messages for whoever reads them.
         "write" | "writev" => !rest.starts_with("1,") && !rest.starts_with("2,"),
         _ => true,
@@ -122,6 +125,7 @@ mod tests {
                      10 openat(3, \"b\", O_WRONLY|O_CREAT, 0600) = 4\n\
                      11 fsync(4 <unfinished ...>\n\
                      10 write(1, \"x\", 1) = 1\n\
+                     10 syscall_0x1ca(0x7f, 0x1, 0) = 1\n\
                      11 <... fsync resumed>) = 0\n\
                      10 fsync(3) = 0\n\
                      10 fsync(3) = 0\n\
