@@ -125,7 +125,8 @@ impl<'a> MayUnmount<'a> {
         if self.names.contains(&record.unique_name) || self.paths.contains(path) {
             return Err(Held::Wanted { by: self.desired.source.clone() });
         }
-        if let Some(why) = self.desired.incomplete.as_ref().or(self.unresolved.as_ref()) {
+        let doubt = self.desired.doubt.as_ref().map(|doubt| &doubt.why);
+        if let Some(why) = self.desired.incomplete.as_ref().or(doubt).or(self.unresolved.as_ref()) {
             return Err(Held::Unknown { why: why.clone() });
         }
         let waiting = self.desired.pods.values().flat_map(|p| &p.waiting);

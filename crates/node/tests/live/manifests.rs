@@ -1,0 +1,152 @@
+//! The manifest folder: updates, and when it cannot be read.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crate::stage::{Stage, assert_all_mounted, pod, wait_for};
+
+tests![
+    a_config_map_update_is_seen_whole,
+    a_missing_folder_takes_nothing_away,
+    a_broken_manifest_keeps_its_pods,
+    bad_manifests_stop_nothing_else,
+    an_edit_through_a_symlink_is_noticed,
+];
+
+fn config(value: &str) -> String {
+    format!(
+        "apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: cm, namespace: default}}\ndata: {{a: {value}, b: {value}}}\n"
+    )
+}
+
+const CONFIG: &str = "  - {name: config, configMap: {name: cm}}\n";
+const CONFIG_PATH: &str = "pods/u1/volumes/kubernetes.io~configmap/config";
+
+fn a_config_map_update_is_seen_whole() {
+    let stage = Stage::new();
+    stage.manifest("cm.yaml", &config("v0"));
+    stage.manifest("pod.yaml", &pod("u1", CONFIG));
+    let manager = stage.run();
+    let folder = stage.root(CONFIG_PATH);
+    wait_for("the content", || std::fs::read(folder.join("b")).is_ok_and(|b| b == b"v0"));
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !stop.load(Ordering::Relaxed) {
+                // A reader that holds the folder open sees one state of all its files.
+                let Ok(data) = std::fs::read_link(folder.join("..data")) else { panic!("..data was away") };
+                let read = |name: &str| std::fs::read(folder.join(&data).join(name));
+                if let (Ok(a), Ok(b)) = (read("a"), read("b")) {
+                    assert_eq!(a, b);
+                }
+            }
+        });
+        for version in 1..=5 {
+            let value = format!("v{version}");
+            stage.manifest("cm.yaml", &config(&value));
+            wait_for("the update", || std::fs::read(folder.join("a")).is_ok_and(|a| a == value.as_bytes()));
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+    manager.stop();
+}
+
+/// B06, B43: what cannot be asked takes nothing away.
+fn a_missing_folder_takes_nothing_away() {
+    let stage = Stage::new();
+    stage.manifest("cm.yaml", &config("v0"));
+    stage.manifest("pod.yaml", &pod("u1", &format!("{CONFIG}  - {{name: mem, emptyDir: {{medium: Memory}}}}\n")));
+    stage.settle_well();
+    let folder = &stage.options.manifests;
+    let away = stage.path("away");
+    std::fs::rename(folder, &away).unwrap();
+    for file in [false, true] {
+        if file {
+            std::fs::write(folder, "no folder").unwrap();
+        }
+        let outcome = stage.settle();
+        assert_eq!(outcome.actual.volumes.len(), 2);
+        assert!(outcome.desired.incomplete.is_some());
+        assert!(stage.is_mounted("pods/u1/volumes/kubernetes.io~empty-dir/mem"));
+        assert!(stage.root(CONFIG_PATH).join("a").exists());
+    }
+    std::fs::remove_file(folder).unwrap();
+    // A running manager notices when it comes back, without a pod in it.
+    let manager = stage.run();
+    std::thread::sleep(std::time::Duration::from_millis(200));
+    assert!(stage.is_mounted("pods/u1/volumes/kubernetes.io~empty-dir/mem"));
+    std::fs::remove_file(away.join("pod.yaml")).unwrap();
+    std::fs::rename(&away, folder).unwrap();
+    wait_for("the end of the pod", || stage.files("pods").is_empty());
+    manager.stop();
+    stage.assert_clean();
+}
+
+fn a_broken_manifest_keeps_its_pods() {
+    let stage = Stage::new();
+    let text = pod("u1", "  - {name: mem, emptyDir: {medium: Memory}}\n");
+    stage.manifest("pod.yaml", &text);
+    stage.manifest("pod2.yaml", &text.replace("u1", "u2"));
+    stage.settle_well();
+    stage.manifest("pod.yaml", "apiVersion: v1\nkind: Pod\nmetadata: {name: [\n");
+    stage.remove_manifest("pod2.yaml");
+    let outcome = stage.settle();
+    let problem = outcome.desired.problems.iter().find(|p| p.code == "ManifestBroken").unwrap();
+    assert!(problem.message.contains("pod.yaml"), "{problem:?}");
+    assert!(stage.is_mounted("pods/u1/volumes/kubernetes.io~empty-dir/mem"));
+    // The other pod is gone: its own file was read, and it is not there.
+    assert!(!stage.root("pods/u2").exists(), "{:#?}", outcome.plan.report);
+    stage.manifest("pod.yaml", &text);
+    assert_all_mounted(&stage.settle_well(), 1);
+}
+
+fn bad_manifests_stop_nothing_else() {
+    let stage = Stage::new();
+    let long = "v".repeat(253);
+    for (uid, volumes) in [
+        ("u1", "  - {name: a, teleport: {to: mars}}\n".to_owned()),
+        ("u2", "  - {name: a, configMap: {name: missing}}\n".to_owned()),
+        ("u3", "  - {name: a, persistentVolumeClaim: {claimName: missing}}\n".to_owned()),
+        ("u4", "  - {name: ../../../escape, emptyDir: {}}\n".to_owned()),
+        ("u5", "  - {name: .., emptyDir: {}}\n".to_owned()),
+        ("u6", "  - {name: ok, emptyDir: {}}\n".to_owned()),
+        ("u7", format!("  - {{name: {long}, emptyDir: {{}}}}\n")),
+    ] {
+        stage.manifest(&format!("{uid}.yaml"), &pod(uid, &volumes));
+    }
+    stage.manifest("evil.yaml", &pod("..", "  - {name: a, emptyDir: {}}\n"));
+    let outcome = stage.settle();
+    assert_all_mounted(&outcome, 2);
+    assert!(stage.root("pods/u6/volumes/kubernetes.io~empty-dir/ok").is_dir());
+    assert!(stage.root("pods/u7/volumes/kubernetes.io~empty-dir").join(&long).is_dir());
+    assert!(!stage.root("escape").exists() && !stage.path("volumes").exists());
+    let waiting: usize = outcome.desired.pods.values().map(|p| p.waiting.len()).sum();
+    assert_eq!(waiting, 5, "{:#?}", outcome.desired.pods.values().map(|p| &p.waiting).collect::<Vec<_>>());
+}
+
+/// As a mounted configMap shows its files.
+fn an_edit_through_a_symlink_is_noticed() {
+    let stage = Stage::new();
+    let folder = &stage.options.manifests;
+    let version = |name: &str, text: &str| {
+        std::fs::create_dir(folder.join(name)).unwrap();
+        std::fs::write(folder.join(name).join("pod.yaml"), text).unwrap();
+        let _ = std::fs::remove_file(folder.join("..tmp"));
+        std::os::unix::fs::symlink(name, folder.join("..tmp")).unwrap();
+        std::fs::rename(folder.join("..tmp"), folder.join("..data")).unwrap();
+    };
+    version("..1", &pod("u1", "  - {name: a, emptyDir: {}}\n"));
+    std::os::unix::fs::symlink("..data/pod.yaml", folder.join("pod.yaml")).unwrap();
+    let elsewhere = stage.path("elsewhere");
+    std::fs::create_dir(&elsewhere).unwrap();
+    std::fs::write(elsewhere.join("x.yaml"), pod("u2", "  - {name: a, emptyDir: {}}\n")).unwrap();
+    std::os::unix::fs::symlink(elsewhere.join("x.yaml"), folder.join("x.yaml")).unwrap();
+    let manager = stage.run();
+    let there =
+        |uid: &str, name: &str| stage.root(&format!("pods/{uid}/volumes/kubernetes.io~empty-dir/{name}")).exists();
+    wait_for("both pods", || there("u1", "a") && there("u2", "a"));
+    version("..2", &pod("u1", "  - {name: b, emptyDir: {}}\n"));
+    wait_for("the swap of ..data", || there("u1", "b") && !there("u1", "a"));
+    std::fs::write(elsewhere.join("x.yaml"), pod("u2", "  - {name: b, emptyDir: {}}\n")).unwrap();
+    wait_for("the edit elsewhere", || there("u2", "b"));
+    manager.stop();
+}
