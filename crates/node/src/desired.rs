@@ -120,9 +120,10 @@ impl Desired {
     pub fn wanted(&self, pod: &PodUid) -> Wanted {
         let doubt = self.doubt.as_ref().filter(|doubt| !doubt.settled.contains(pod)).map(|doubt| &doubt.why);
         match (self.pods.get(pod), self.incomplete.as_ref().or(doubt)) {
-            (Some(DesiredPod { only_checkpoint: Some(why), .. }), _) => Wanted::Unknown { why: why.clone() },
+            (Some(DesiredPod { only_checkpoint: Some(why), .. }), _) | (None, Some(why)) => {
+                Wanted::Unknown { why: why.clone() }
+            }
             (Some(_), _) => Wanted::Yes { by: self.source.clone() },
-            (None, Some(why)) => Wanted::Unknown { why: why.clone() },
             (None, None) => Wanted::No { by: self.source.clone() },
         }
     }

@@ -196,6 +196,16 @@ pub fn tear_down(host: &Host, record: &PodVolume) -> Result<(), VolumeError> {
             )));
         }
     }
+    tear_down_of(host, &record.pod.uid, &record.spec_name)
+}
+
+/// As [`tear_down`], for subPaths of which nothing but the pod and the spec name is known.
+pub fn tear_down_of(host: &Host, pod: &PodUid, spec: &SpecName) -> Result<(), VolumeError> {
+    let pod = layout::pod_path(pod);
+    let all = pod
+        .join(layout::VOLUME_SUBPATHS)
+        .and_then(|p| p.join(spec.as_str()))
+        .map_err(|error| VolumeError::Refused(Problem::new("BadName", error.to_string(), "correct the record")))?;
     crate::unmount_nested(host, &all)?;
     let table = host.mount_table().map_err(VolumeError::Table)?;
     if let Some(over) = table.at(&host.absolute(&all)) {

@@ -396,6 +396,7 @@ fn inline_read_only(entry: &Verbatim) -> bool {
 /// The problem with volume and pod named, where its own words do not.
 fn about(problem: Problem, volume: &str, pod: &str) -> Problem {
     let message = match problem.message.strip_prefix(&format!("volume {volume:?}")) {
+        Some(rest) if rest.starts_with(" of pod ") => return problem,
         Some(rest) => format!("volume {volume:?} of pod {pod}{rest}"),
         None => format!("volume {volume:?} of pod {pod}: {}", problem.message),
     };

@@ -78,8 +78,9 @@ fn any_file(lister: &mut Lister, dir: impl AsFd, entries: &[Entry], path: &Path,
         let path = path.join(entry.path());
         let parts: Vec<&[u8]> = path.iter().map(OsStrExt::as_bytes).collect();
         match parts.as_slice() {
-            [b"volumes" | b"volumeDevices", _, _] | [b"volume-subpaths", _, _, _] => continue,
-            [b"plugins", b"kubernetes.io~empty-dir", _, b"ready"] => continue,
+            [b"volumes" | b"volumeDevices", _, _]
+            | [b"volume-subpaths", _, _, _]
+            | [b"plugins", b"kubernetes.io~empty-dir", _, b"ready"] => continue,
             _ => {}
         }
         let name = CString::from(entry.name.as_c_str());

@@ -1,4 +1,4 @@
-//! AdmitPod: the pod's checkpoint, before anything of it is set up.
+//! `AdmitPod`: the pod's checkpoint, before anything of it is set up.
 
 use refloat_record::{PodCheckpoint, Record};
 use refloat_volume::VolumeError;

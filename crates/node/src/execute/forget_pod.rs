@@ -1,11 +1,11 @@
-//! ForgetPod: leftover mounts in the folder of a pod that is gone, its empty folders and markers, and its checkpoint
+//! `ForgetPod`: leftover mounts in the folder of a pod that is gone, its empty folders and markers, and its checkpoint
 //! last. Files stay.
 
 use std::path::Path;
 
 use refloat_mount::{EntryKind, RemoveError};
-use refloat_record::{PodUid, RecordKey};
-use refloat_volume::{VolumeError, layout, unmount_nested};
+use refloat_record::{PodUid, RecordKey, SpecName};
+use refloat_volume::{VolumeError, layout, sub_path, unmount_nested};
 
 use super::{Executor, Journal, Success};
 
@@ -16,6 +16,7 @@ pub(super) fn run(executor: &Executor, journal: &Journal<'_>, pod: &PodUid) -> R
     let path = layout::pod_path(pod);
     unmount_nested(&executor.host, &path)?;
     executor.check_unmounted(&path)?;
+    sub_path_targets(executor, pod)?;
     remove_empty(executor, path.as_path(), 0)?;
     journal.remove(RecordKey::PodCheckpoint(pod.clone()))?;
     Ok(Success::Done)
@@ -39,7 +40,19 @@ fn remove_empty(executor: &Executor, rel: &Path, depth: usize) -> Result<(), Vol
     }
 }
 
-/// `pods/<uid>/plugins/kubernetes.io~empty-dir/<name>/ready`, and the empty files that subPaths of files were mounted on.
+/// Removes what subPaths were mounted on: folders, and the empty files of those that were files.
+fn sub_path_targets(executor: &Executor, pod: &PodUid) -> Result<(), VolumeError> {
+    let host = &executor.host;
+    let Ok(folder) = layout::pod_path(pod).join(layout::VOLUME_SUBPATHS) else { return Ok(()) };
+    for entry in host.root.list(folder.as_path()).map_err(VolumeError::Path)?.unwrap_or_default() {
+        if let Some(Ok(spec)) = entry.name.to_str().map(SpecName::new) {
+            sub_path::tear_down_of(host, pod, &spec)?;
+        }
+    }
+    Ok(())
+}
+
+/// `pods/<uid>/plugins/kubernetes.io~empty-dir/<name>/ready`.
 fn is_marker(rel: &Path) -> bool {
     let parts: Vec<&[u8]> = rel.iter().map(std::os::unix::ffi::OsStrExt::as_bytes).collect();
     matches!(parts.as_slice(), [b"pods", _, b"plugins", b"kubernetes.io~empty-dir", _, b"ready"])

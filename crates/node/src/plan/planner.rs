@@ -353,11 +353,15 @@ fn adoptable(volume: &DesiredVolume, actual: &ActualVolume) -> bool {
         && agrees(actual.spec_persistent_volume.as_ref(), source.persistent_volume().map(|p| &p.raw))
 }
 
-/// Whether each field of the first stands in the second with the same value.
+/// Whether each field of the first stands in the second with the same value, or is the value that it has when absent.
 fn within(part: &serde_json::Value, whole: &serde_json::Value) -> bool {
     match (part, whole) {
         (serde_json::Value::Object(part), serde_json::Value::Object(whole)) => {
-            part.iter().all(|(name, value)| whole.get(name).is_some_and(|other| within(value, other)))
+            part.iter().all(|(name, value)| match whole.get(name) {
+                Some(other) => within(value, other),
+                // `PersistentVolumeSpec`: "Value of Filesystem is implied when not included".
+                None => name == "volumeMode" && value == "Filesystem",
+            })
         }
         _ => part == whole,
     }

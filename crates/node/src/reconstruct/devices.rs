@@ -217,9 +217,15 @@ fn users_by_table(mounts: &Mounts<'_>, devices: &mut [ActualDevice]) {
             let Some(users) = mount.root().ancestors().find_map(|root| roots.get(root)) else { continue };
             match reference(mounts, mount, &|point| paths.contains(point)) {
                 Reference::None => {}
-                Reference::Pod(pod) => users.iter().for_each(|i| devices[*i].users.push(pod.clone())),
+                Reference::Pod(pod) => {
+                    for i in users {
+                        devices[*i].users.push(pod.clone());
+                    }
+                }
                 Reference::Other => {
-                    users.iter().for_each(|i| devices[*i].other_references.push(mount.point().to_path_buf()));
+                    for i in users {
+                        devices[*i].other_references.push(mount.point().to_path_buf());
+                    }
                 }
             }
         }

@@ -76,8 +76,8 @@ impl World {
     }
 }
 
-fn mount(fs_type: &str, source: &str, root: &str) -> Option<RecordedMount> {
-    Some(RecordedMount { id: None, fs_type: fs_type.into(), source: source.into(), root: root.into() })
+fn mount(fs_type: &str, source: &str, root: &str) -> RecordedMount {
+    RecordedMount { id: None, fs_type: fs_type.into(), source: source.into(), root: root.into() }
 }
 
 const LOCAL_MOUNT: &str = "20 1 8:1 /data/x /r/pods/u1/volumes/kubernetes.io~local-volume/pv rw - ext4 /dev/sda1 rw";
@@ -85,7 +85,7 @@ const LOCAL_MOUNT: &str = "20 1 8:1 /data/x /r/pods/u1/volumes/kubernetes.io~loc
 #[test]
 fn a_recorded_mount_that_is_there_is_mounted() {
     let mut record = volume_record("u1", LOCAL, "pv", BOOT);
-    record.mount = mount("ext4", "/dev/sda1", "/data/x");
+    record.mount = Some(mount("ext4", "/dev/sda1", "/data/x"));
     let volume = World::new(&[LOCAL_MOUNT]).record(Record::PodVolume(record)).only();
     assert_eq!(volume.state, VolumeState::Mounted);
     assert_eq!(volume.reconstruction, ReconstructionResult::Full);
@@ -96,7 +96,7 @@ fn a_recorded_mount_that_is_there_is_mounted() {
 #[test]
 fn another_mount_than_the_recorded_one_is_a_conflict() {
     let mut record = volume_record("u1", LOCAL, "pv", BOOT);
-    record.mount = mount("ext4", "/dev/sda1", "/data/other");
+    record.mount = Some(mount("ext4", "/dev/sda1", "/data/other"));
     let volume = World::new(&[LOCAL_MOUNT]).record(Record::PodVolume(record)).only();
     assert!(volume.conflict.unwrap().contains("/data/other"));
     assert_eq!(volume.problems[0].code, "Conflict");
@@ -106,7 +106,7 @@ fn another_mount_than_the_recorded_one_is_a_conflict() {
 #[test]
 fn a_record_of_another_boot_is_not_mounted_and_claims_no_mount() {
     let mut record = volume_record("u1", LOCAL, "pv", "another");
-    record.mount = mount("ext4", "/dev/sda1", "/data/x");
+    record.mount = Some(mount("ext4", "/dev/sda1", "/data/x"));
     let volume = World::new(&[]).record(Record::PodVolume(record.clone())).folder("u1", LOCAL, "pv", Some(true)).only();
     assert_eq!(volume.state, VolumeState::NotMounted);
     assert!(volume.conflict.is_none());
@@ -118,7 +118,7 @@ fn a_record_of_another_boot_is_not_mounted_and_claims_no_mount() {
 #[test]
 fn files_in_the_folder_of_a_missing_mount_keep_hands_off() {
     let mut record = volume_record("u1", LOCAL, "pv", "another");
-    record.mount = mount("ext4", "/dev/sda1", "/data/x");
+    record.mount = Some(mount("ext4", "/dev/sda1", "/data/x"));
     let volume = World::new(&[]).record(Record::PodVolume(record)).folder("u1", LOCAL, "pv", Some(false)).only();
     assert_eq!(volume.state, VolumeState::NotMounted);
     assert!(volume.stray_files && volume.conflict.is_some());
@@ -129,7 +129,7 @@ fn files_in_the_folder_of_a_missing_mount_keep_hands_off() {
 #[test]
 fn layers_of_the_same_origin_are_counted_and_foreign_ones_are_a_conflict() {
     let mut record = volume_record("u1", LOCAL, "pv", BOOT);
-    record.mount = mount("ext4", "/dev/sda1", "/data/x");
+    record.mount = Some(mount("ext4", "/dev/sda1", "/data/x"));
     let point = "/r/pods/u1/volumes/kubernetes.io~local-volume/pv";
     let second = format!("21 20 8:1 /data/x {point} rw - ext4 /dev/sda1 rw");
     let third = format!("22 21 8:1 /data/x {point} rw - ext4 /dev/sda1 rw");
@@ -164,7 +164,7 @@ fn a_mount_without_a_record_is_rebuilt_as_far_as_the_layout_tells() {
     assert_eq!(volume.unique_name.unwrap().as_str(), "kubernetes.io/local-volume/pv");
     assert!(matches!(volume.reconstruction, ReconstructionResult::Partial { .. }));
     assert!(volume.outer_names.is_empty());
-    assert_eq!(volume.record.unwrap().mount, mount("ext4", "/dev/sda1", "/data/x"));
+    assert_eq!(volume.record.unwrap().mount, Some(mount("ext4", "/dev/sda1", "/data/x")));
     let unknown = World::new(&["20 1 0:9 / /r/pods/u1/volumes/acme~nfs/v rw - nfs srv:/e rw"]).only();
     assert_eq!(unknown.reconstruction, ReconstructionResult::UnmountOnly);
     assert_eq!(unknown.key.plugin.as_str(), "acme/nfs");
@@ -233,7 +233,7 @@ fn users_of_a_device_come_from_records_and_table() {
     ];
     let lines: Vec<&str> = lines.iter().map(String::as_str).collect();
     let mut device = device_record("pv", BOOT);
-    device.mount = mount("ext4", "/dev/sdb", "/");
+    device.mount = Some(mount("ext4", "/dev/sdb", "/"));
     let mut user = volume_record("u1", LOCAL, "pv", BOOT);
     user.device_mount_path = Some(device.device_mount_path.clone());
     let actual = World::new(&lines).record(Record::DeviceMount(device)).record(Record::PodVolume(user)).actual();

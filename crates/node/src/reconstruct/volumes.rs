@@ -184,7 +184,7 @@ fn sub_path(point: &std::path::Path, pod: PodUid) -> Leftover {
     }
 }
 
-impl<'e> Found<'e> {
+impl Found<'_> {
     fn new(pod: PodUid, plugin: String, name: String, mode: VolumeMode) -> Self {
         Self { pod, plugin, name, mode, record: None, folder: None, ready: false, sub_paths: vec![], nested: vec![] }
     }
@@ -277,12 +277,14 @@ fn with_record(context: &Context<'_>, found: &Found<'_>, record: &PodVolume) -> 
     }
     c.look_at_folder(&who, found, path.clone(), &stack);
     let sub_paths = c.sub_paths(context, found, record, same_boot);
-    if let (Some(conflict), true) = (&c.conflict, c.problems.is_empty()) {
-        c.problems.push(Problem::new(
+    let explained = |p: &Problem| matches!(p.code, "NotUnderstood" | "StrayFiles" | "UnknownPlugin");
+    if let (Some(conflict), false) = (&c.conflict, c.problems.iter().any(explained)) {
+        let problem = Problem::new(
             "Conflict",
             format!("{who}: {conflict}"),
             "Refloat keeps its hands off it. Unmount what does not belong there, and it goes on by itself.",
-        ));
+        );
+        c.problems.insert(0, problem);
     }
     ActualVolume {
         key: VolumeKey {

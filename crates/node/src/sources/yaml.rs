@@ -38,6 +38,8 @@ pub struct YamlError {
 /// Kubernetes reads manifests with `sigs.k8s.io/yaml` (YAML 1.1 numbers and booleans: `0400`, `yes`), and a text that
 /// starts with `{` as JSON first (`k8s.io/apimachinery/pkg/util/yaml`).
 pub fn documents(text: &[u8]) -> Result<Vec<Document>, YamlError> {
+    // Only where something is wrong: not worth a crate.
+    #[allow(clippy::naive_bytecount)]
     let line_at = |offset: usize| 1 + text[..offset].iter().filter(|&&b| b == b'\n').count();
     if text.len() > MAX_BYTES {
         let reason = format!("it has {} bytes, more than the {MAX_BYTES} that are read", text.len());

@@ -27,7 +27,7 @@ fn a_volume_unmounted_by_hand_is_set_up_again() {
     stage.manifest("pod.yaml", &pod("u1", MEMORY));
     let manager = stage.run();
     wait_for("the first mount", || stage.is_mounted(MEMORY_PATH));
-    let id = || stage.table().at(&stage.root(MEMORY_PATH)).and_then(|m| m.id());
+    let id = || stage.table().at(&stage.root(MEMORY_PATH)).and_then(refloat_mount::Mount::id);
     wait_for("the marker", || stage.root("pods/u1/plugins/kubernetes.io~empty-dir/mem/ready").exists());
     let first = id();
     // The marker is set a moment before the operation ends; it may still hold the mount.

@@ -116,7 +116,8 @@ fn two_names_of_one_claim_are_one_volume() {
     for _ in 0..2 {
         let outcome = stage.settle_well();
         assert_all_mounted(&outcome, 1);
-        let names: Vec<_> = outcome.actual.volumes[0].outer_names.iter().map(|n| n.as_str()).collect();
+        let names: Vec<_> =
+            outcome.actual.volumes[0].outer_names.iter().map(refloat_record::OuterSpecName::as_str).collect();
         assert_eq!(names, ["a", "b"]);
         assert_eq!(stage.mounts().len(), 1);
     }

@@ -3,6 +3,8 @@
 use std::process::Command;
 use std::time::Duration;
 
+use refloat_mount::Mount;
+
 use crate::stage::{Stage, local, pod, wait_for};
 use crate::{Outcome, Skip};
 
@@ -26,7 +28,7 @@ fn an_idle_manager_sleeps() {
         let before = switches(manager.thread_id);
         let table = stage.table();
         std::thread::sleep(Duration::from_secs(1));
-        let same = stage.table().iter().map(|m| m.id()).eq(table.iter().map(|m| m.id()));
+        let same = stage.table().iter().map(Mount::id).eq(table.iter().map(Mount::id));
         same && switches(manager.thread_id) == before
     };
     let begun = std::time::Instant::now();
@@ -34,6 +36,15 @@ fn an_idle_manager_sleeps() {
         assert!(begun.elapsed() < Duration::from_secs(120), "it never slept for a second");
     }
     manager.stop();
+}
+
+/// Whatever happens, the file system is thawed.
+struct Thaw<F: Fn(&str) -> bool>(F);
+
+impl<F: Fn(&str) -> bool> Drop for Thaw<F> {
+    fn drop(&mut self) {
+        (self.0)("-u");
+    }
 }
 
 /// B21, B22: the volume's own file system does not answer.
@@ -48,13 +59,6 @@ fn a_hung_operation_delays_no_other() -> Outcome {
     let freeze = |how: &str| Command::new("fsfreeze").arg(how).arg(&frozen).status().is_ok_and(|s| s.success());
     if !freeze("-f") {
         return Err(Skip("no file system can be frozen here".into()));
-    }
-    /// Whatever happens, the file system is thawed.
-    struct Thaw<F: Fn(&str) -> bool>(F);
-    impl<F: Fn(&str) -> bool> Drop for Thaw<F> {
-        fn drop(&mut self) {
-            (self.0)("-u");
-        }
     }
     let thaw = Thaw(freeze);
 
@@ -82,7 +86,8 @@ fn a_hung_operation_delays_no_other() -> Outcome {
 
 fn many_volumes_take_few_rounds() {
     let stage = Stage::new();
-    let volumes: String = (0..10).map(|n| format!("  - {{name: v{n}, emptyDir: {{}}}}\n")).collect();
+    let volumes = (0..10).map(|n| format!("  - {{name: v{n}, emptyDir: {{}}}}\n"));
+    let volumes = volumes.collect::<Vec<_>>().concat();
     for n in 0..50 {
         stage.manifest(&format!("u{n}.yaml"), &pod(&format!("u{n}"), &volumes));
     }

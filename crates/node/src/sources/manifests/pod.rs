@@ -57,7 +57,7 @@ pub fn uid_of(namespace: &str, name: &str, file: &str) -> PodUid {
     // Version 8 (made in a way of our own), variant 1: RFC 9562.
     id[6] = id[6] & 0x0f | 0x80;
     id[8] = id[8] & 0x3f | 0x80;
-    let hex = |bytes: &[u8]| bytes.iter().map(|b| format!("{b:02x}")).collect::<String>();
+    let hex = |bytes: &[u8]| bytes.iter().fold(String::new(), |hex, b| hex + &format!("{b:02x}"));
     let text =
         format!("{}-{}-{}-{}-{}", hex(&id[..4]), hex(&id[4..6]), hex(&id[6..8]), hex(&id[8..10]), hex(&id[10..]));
     PodUid::new(text).expect("hexadecimal digits")
