@@ -4,6 +4,7 @@
 
 mod floor;
 mod machine;
+mod once;
 mod reconstruct;
 mod records;
 mod table;
@@ -82,6 +83,16 @@ fn inside(what: &str, args: &Args) -> Result<ExitCode> {
         "floor" => {
             let root = args.root.as_deref().context("which root?")?;
             floor::run(root, args.state.as_deref())?
+        }
+        "scan" | "restart" => {
+            let root = args.root.as_deref().context("which root?")?;
+            let state = args.state.as_deref().context("which state folder?")?;
+            if what == "scan" {
+                once::scan(root, state)?
+            } else {
+                once::restart(root, state)?
+            }
+            return Ok(ExitCode::SUCCESS);
         }
         "table" => table::measure(size)?,
         "reconstruct" => reconstruct::measure(size, args.rounds, binary)?,

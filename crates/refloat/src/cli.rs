@@ -122,9 +122,6 @@ pub(crate) enum Command {
     },
     /// Print the version
     Version,
-    /// Read the actual state once and print how long it took
-    #[command(hide = true)]
-    BenchReconstruct,
 }
 
 /// Arguments of `scan`.

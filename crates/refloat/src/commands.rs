@@ -1,6 +1,5 @@
 //! One module a command.
 
-mod bench_reconstruct;
 mod completion;
 mod demo;
 mod doctor;
@@ -25,6 +24,5 @@ pub(crate) fn run(command: &Command, settings: &Settings) -> Result<Done, Failur
         Command::Demo => demo::run(settings),
         Command::Completion { shell } => completion::run(*shell),
         Command::Version => version::run(settings),
-        Command::BenchReconstruct => bench_reconstruct::run(settings),
     }
 }

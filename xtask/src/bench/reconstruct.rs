@@ -18,16 +18,11 @@ pub(super) fn measure(volumes: usize, rounds: usize, binary: &Path) -> Result<Va
     tree::build(&node.root, &node.state, &node.host(), volumes)?;
     let empty = node.folder().join("no-records");
     std::fs::create_dir(&empty)?;
-    let refloat = |how: &[&str], state: &Path| {
-        let mut command = Command::new(binary);
-        command.arg("bench-reconstruct").args(how).arg("--root-dir").arg(&node.root).arg("--state-dir").arg(state);
-        command
-    };
-    let floor = |records: bool| -> Result<Command> {
+    let child = |what: &str, state: Option<&Path>| -> Result<Command> {
         let mut command = Command::new(std::env::current_exe()?);
-        command.args(["bench", "--inside", "floor", "--binary", "-"]).arg("--root").arg(&node.root);
-        if records {
-            command.arg("--state").arg(&node.state);
+        command.args(["bench", "--inside", what, "--binary", "-", "--root"]).arg(&node.root);
+        if let Some(state) = state {
+            command.arg("--state").arg(state);
         }
         Ok(command)
     };
@@ -35,12 +30,12 @@ pub(super) fn measure(volumes: usize, rounds: usize, binary: &Path) -> Result<Va
     let mut peak = [0, 0, 0];
     for _ in 0..rounds {
         // In turn, so that what else the machine does meets all alike.
-        times[0].push(timed(floor(true)?)?.0);
-        times[1].push(timed(floor(false)?)?.0);
-        for (i, (how, state)) in
-            [(&["--restart"][..], &node.state), (&[][..], &node.state), (&[][..], &empty)].into_iter().enumerate()
+        times[0].push(timed(child("floor", Some(&node.state))?)?.0);
+        times[1].push(timed(child("floor", None)?)?.0);
+        for (i, (what, state)) in
+            [("restart", &node.state), ("scan", &node.state), ("scan", &empty)].into_iter().enumerate()
         {
-            let (time, value) = timed(refloat(how, state))?;
+            let (time, value) = timed(child(what, Some(state))?)?;
             let found = value["volumes"].as_u64().context("how many volumes?")?;
             ensure!(found as usize == volumes, "{found} volumes were found, not {volumes}");
             times[i + 2].push(time);
