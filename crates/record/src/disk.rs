@@ -123,8 +123,12 @@ impl RealDisk {
 
     /// Opens (and makes) the lock file.
     pub(crate) fn open_lock(folder: &OwnedFd, name: &str) -> io::Result<std::fs::File> {
-        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-        let fd = rustix::fs::openat(folder, name, flags, Mode::RUSR | Mode::WUSR)?;
+        let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let mode = Mode::RUSR | Mode::WUSR;
+        let fd = match rustix::fs::openat(folder, name, flags, mode) {
+            Err(rustix::io::Errno::NOENT) => rustix::fs::openat(folder, name, flags | OFlags::CREATE, mode)?,
+            opened => opened?,
+        };
         let kind = FileType::from_raw_mode(rustix::fs::fstat(&fd)?.st_mode);
         if kind != FileType::RegularFile {
             return Err(io::Error::other(format!("it is not a regular file but {}", words(kind))));

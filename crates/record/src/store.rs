@@ -215,8 +215,14 @@ impl Store {
     /// held until the store is dropped.
     pub fn open(folder: &Path) -> Result<Self, OpenError> {
         let io = |doing, path: PathBuf| move |source| OpenError::Io { doing, path, source };
-        RealDisk::make_state(folder).map_err(io("make the state folder", folder.into()))?;
-        let state = RealDisk::open_state(folder).map_err(io("open the state folder", folder.into()))?;
+        let state = match RealDisk::open_state(folder) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => {
+                RealDisk::make_state(folder).map_err(io("make the state folder", folder.into()))?;
+                RealDisk::open_state(folder)
+            }
+            opened => opened,
+        }
+        .map_err(io("open the state folder", folder.into()))?;
         let lock = take_lock(&state, folder)?;
         let mut store = Self::open_on(RealDisk, &state, folder)?;
         store.lock = Some(lock);
@@ -260,13 +266,14 @@ fn open_existing(folder: &Path) -> Result<Option<OwnedFd>, OpenError> {
 
 /// Takes the lock, or says who has it.
 fn take_lock(state: &OwnedFd, folder: &Path) -> Result<std::fs::File, OpenError> {
-    use std::io::{Read as _, Write as _};
+    use std::io::Read as _;
+    use std::os::unix::fs::FileExt as _;
     let path = folder.join(LOCK);
     let io = |doing| {
         let path = path.clone();
         move |source| OpenError::Io { doing, path, source }
     };
-    let mut lock = RealDisk::open_lock(state, LOCK).map_err(io("open the lock file"))?;
+    let lock = RealDisk::open_lock(state, LOCK).map_err(io("open the lock file"))?;
     match lock.try_lock() {
         Ok(()) => {}
         Err(std::fs::TryLockError::WouldBlock) => {
@@ -278,7 +285,7 @@ fn take_lock(state: &OwnedFd, folder: &Path) -> Result<std::fs::File, OpenError>
     }
     // Whoever reads it between the two calls sees nothing, never another's id.
     lock.set_len(0).map_err(io("write the process id to"))?;
-    lock.write_all(format!("{}\n", std::process::id()).as_bytes()).map_err(io("write the process id to"))?;
+    lock.write_all_at(format!("{}\n", std::process::id()).as_bytes(), 0).map_err(io("write the process id to"))?;
     Ok(lock)
 }
 
@@ -290,8 +297,14 @@ impl<D: Disk> Store<D> {
             move |source| OpenError::Io { doing, path, source }
         };
         let open = |name: &str| {
-            disk.make_folder(state, name).map_err(io("make the folder", name))?;
-            disk.open_folder(state, name).map_err(io("open the folder", name))
+            match disk.open_folder(state, name) {
+                Err(e) if e.kind() == io::ErrorKind::NotFound => {
+                    disk.make_folder(state, name).map_err(io("make the folder", name))?;
+                    disk.open_folder(state, name)
+                }
+                opened => opened,
+            }
+            .map_err(io("open the folder", name))
         };
         let [devices, volumes, pods] = RecordKind::ALL.map(RecordKind::folder);
         let folders = Folders { kinds: [open(devices)?, open(volumes)?, open(pods)?], set_aside: open(SET_ASIDE)? };

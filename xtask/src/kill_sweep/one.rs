@@ -12,7 +12,9 @@ use crate::scenario::{Data, Scenario};
 /// What the manager is doing when it is killed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Phase {
-    /// The pods come.
+    /// The first start ever, with the pods there.
+    First,
+    /// The pods come to a node that has a state folder.
     SetUp,
     /// Their configMap and secret change.
     Update,
@@ -23,10 +25,11 @@ pub(super) enum Phase {
 }
 
 impl Phase {
-    pub(super) const ALL: [Self; 4] = [Self::SetUp, Self::Update, Self::TearDown, Self::End];
+    pub(super) const ALL: [Self; 5] = [Self::First, Self::SetUp, Self::Update, Self::TearDown, Self::End];
 
     pub(super) fn name(self) -> &'static str {
         match self {
+            Self::First => "first",
             Self::SetUp => "set-up",
             Self::Update => "update",
             Self::TearDown => "tear-down",
@@ -40,13 +43,20 @@ impl Phase {
 
     /// Brings the node to where the phase starts.
     fn prepare(self, scenario: &Scenario) -> Result<()> {
-        if self == Self::SetUp {
-            return Ok(());
+        match self {
+            Self::First => return Ok(()),
+            Self::SetUp => {
+                // A start without pods, so that the calls which make the state folder do not outrun the worker's.
+                scenario.node.delete_all()?;
+                scenario.node.once()?.expect(0).context("the start before the pods")?;
+                return scenario.apply_all();
+            }
+            Self::Update | Self::TearDown | Self::End => {}
         }
         scenario.node.once()?.expect(0).context("the set-up before the kill")?;
         scenario.write_data()?;
         match self {
-            Self::SetUp => Ok(()),
+            Self::First | Self::SetUp => Ok(()),
             Self::Update => scenario.update(),
             Self::TearDown => scenario.remove_some(),
             Self::End => scenario.node.delete_all(),
@@ -61,7 +71,7 @@ impl Phase {
         }
         scenario.node.once()?.expect(0).context("the restart with the same pods")?;
         match self {
-            Self::SetUp => scenario.check_all_there("one", false, Data::None),
+            Self::First | Self::SetUp => scenario.check_all_there("one", false, Data::None),
             Self::Update => scenario.check_all_there("two", false, Data::All),
             Self::TearDown => scenario.check_all_there("one", true, Data::All),
             Self::End => scenario.check_all_there("one", false, Data::Persistent),

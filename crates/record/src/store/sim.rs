@@ -435,7 +435,7 @@ proptest! {
 
     /// Threads that share syncs, and a power cut in the middle.
     #[test]
-    fn a_power_cut_under_group_commit(n in 12..80usize, keep in prop::collection::vec(any::<u8>(), 64)) {
+    fn a_power_cut_under_group_commit(n in 16..84usize, keep in prop::collection::vec(any::<u8>(), 64)) {
         let sim = Sim::new();
         sim.trouble(Trouble::PowerCut(n));
         let store = open(&sim).unwrap();
