@@ -88,9 +88,9 @@ fn inside(what: &str, args: &Args) -> Result<ExitCode> {
             let root = args.root.as_deref().context("which root?")?;
             let state = args.state.as_deref().context("which state folder?")?;
             if what == "scan" {
-                once::scan(root, state)?
+                once::scan(root, state)?;
             } else {
-                once::restart(root, state)?
+                once::restart(root, state)?;
             }
             return Ok(ExitCode::SUCCESS);
         }

@@ -14,10 +14,12 @@ use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 use std::sync::Mutex;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
+use crate::node;
 use crate::process::{build_refloat, find_tool};
 use crate::scenario;
 
@@ -185,8 +187,12 @@ impl Tools {
         let summary = Mutex::new(Summary::default());
         let lock = |queue: &Mutex<VecDeque<Point>>| queue.lock().expect("no thread panics with it").pop_front();
         let show = std::io::stderr().is_terminal();
+        let stop = node::finish_on_signals()?;
         let work = || -> Result<()> {
             while let Some(point) = lock(&queue) {
+                if stop.load(Ordering::Relaxed) {
+                    bail!("interrupted");
+                }
                 let result = self.try_one(&point)?;
                 let mut summary = summary.lock().expect("no thread panics with it");
                 match result {

@@ -9,11 +9,12 @@ use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 
 use super::{median, tree};
-use crate::node::Node;
+use crate::node::{self, Node};
 
 /// Measures one size, in a namespace of its own.
 pub(super) fn measure(volumes: usize, rounds: usize, binary: &Path) -> Result<Value> {
     refloat_mount::enter_private_namespace().context("there is no mount namespace to be had")?;
+    node::finish_on_signals()?;
     let node = Node::new(binary)?;
     tree::build(&node.root, &node.state, &node.host(), volumes)?;
     let empty = node.folder().join("no-records");

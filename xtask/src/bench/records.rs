@@ -13,7 +13,7 @@ use refloat_record::{
 use serde_json::{Value, json};
 
 use super::median;
-use crate::node::Node;
+use crate::node::{self, Node};
 use crate::process::workspace;
 
 /// Writers at once.
@@ -109,6 +109,7 @@ fn at_once(records: &[Record], write: impl Fn(&Record) -> Result<()> + Sync) -> 
 /// Measures the set-up of pods with and without records, in milliseconds, on the disk and in memory.
 pub(super) fn measure_set_up(volumes: usize, rounds: usize, binary: &Path) -> Result<Value> {
     refloat_mount::enter_private_namespace().context("there is no mount namespace to be had")?;
+    node::finish_on_signals()?;
     let mut times: [Vec<f64>; 3] = Default::default();
     for _ in 0..rounds.min(5) {
         let disk = on_disk()?;

@@ -7,6 +7,7 @@ use std::process::{Command, ExitCode};
 use anyhow::{Context, Result, bail, ensure};
 
 use super::{Point, calls};
+use crate::node;
 use crate::scenario::{Data, Scenario};
 
 /// What the manager is doing when it is killed.
@@ -82,6 +83,7 @@ impl Phase {
 /// Runs one kill point (or a reference run, with a file for its trace) in this process.
 pub(super) fn run(inside: &str, binary: &Path, image: Option<&Path>, trace: Option<&Path>) -> Result<ExitCode> {
     refloat_mount::enter_private_namespace().context("there is no mount namespace to be had")?;
+    node::finish_on_signals()?;
     let scenario = Scenario::new(binary, image)?;
     if let Some(trace) = trace {
         let phase = Phase::by_name(inside)?;

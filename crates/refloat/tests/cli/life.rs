@@ -20,6 +20,7 @@ pub(crate) const TESTS: &[(&str, Test)] = &[
     ("after_a_reboot_what_is_wanted_comes_back", reboot_wanted),
     ("after_a_reboot_what_is_not_wanted_goes", reboot_gone),
     ("the_older_mount_calls_do_as_well", old_calls),
+    ("the_demo_leaves_nothing_behind", demo),
     ("an_idle_manager_uses_no_processor", idle),
 ];
 
@@ -243,6 +244,32 @@ fn old_calls(node: &mut Node) -> Result<Verdict> {
     node.delete_all()?;
     node.once()?.expect(0)?;
     nothing_left(node)?;
+    Ok(Verdict::Passed)
+}
+
+/// Told to its end, and interrupted at several moments.
+fn demo(node: &mut Node) -> Result<Verdict> {
+    let temp = node.host();
+    for (pause, code) in [(None, 0), (Some(20), 1), (Some(60), 1), (Some(120), 1)] {
+        let mut command = node.refloat(&["demo"]);
+        let child = command.env("TMPDIR", &temp).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
+        if let Some(pause) = pause {
+            std::thread::sleep(Duration::from_millis(pause));
+            rustix::process::kill_process(rustix::process::Pid::from_child(&child), rustix::process::Signal::TERM)?;
+        }
+        let output = child.wait_with_output()?;
+        let text = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        // An interrupt may come before the demo listens (then the signal ends it) or after its end.
+        let fine = output.status.code() == Some(code) || pause.is_some() && output.status.code() != Some(3);
+        ensure!(fine, "{pause:?}: {}\n{text}", output.status);
+        ensure!(files(&temp)?.is_empty(), "{pause:?}: left {:?}\n{text}", files(&temp)?);
+        // The kernel shows the file inside its file system only. Somebody else's demo ends soon.
+        wait("the demo's loop device going", || {
+            let mut devices = std::fs::read_dir("/sys/block")?.flatten();
+            let backing = |e: std::fs::DirEntry| std::fs::read_to_string(e.path().join("loop/backing_file"));
+            Ok(!devices.any(|e| backing(e).is_ok_and(|file| file.contains("demo-disk.img"))))
+        })?;
+    }
     Ok(Verdict::Passed)
 }
 

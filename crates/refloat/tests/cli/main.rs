@@ -61,7 +61,9 @@ fn inside(name: &str) -> ExitCode {
         println!("skipped: {name}: {error}");
         return ExitCode::SUCCESS;
     }
-    let result = Node::new(Path::new(env!("CARGO_BIN_EXE_refloat"))).and_then(|mut node| test(&mut node));
+    let result = node::finish_on_signals();
+    let result =
+        result.and_then(|_| Node::new(Path::new(env!("CARGO_BIN_EXE_refloat")))).and_then(|mut node| test(&mut node));
     match result {
         Ok(Verdict::Passed) => ExitCode::SUCCESS,
         Ok(Verdict::Skipped(why)) => {

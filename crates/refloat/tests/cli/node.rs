@@ -4,6 +4,8 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use anyhow::{Context, Result, ensure};
 use refloat_mount::{Dir, Kernel, NewMount, NodeRoot, TableReader, UnmountHow, loopdev};
@@ -192,6 +194,16 @@ impl Drop for Node {
             eprintln!("cannot clean up {}: {error:#}", self.folder.display());
         }
     }
+}
+
+/// Lets this process finish, and thereby clean up, when it is asked to stop: its children stop, and so its next step
+/// fails. Answers what says that it was asked.
+pub(crate) fn finish_on_signals() -> Result<Arc<AtomicBool>> {
+    let asked = Arc::new(AtomicBool::new(false));
+    for signal in [rustix::process::Signal::TERM, rustix::process::Signal::INT, rustix::process::Signal::HUP] {
+        signal_hook::flag::register(signal.as_raw(), asked.clone()).context("cannot listen for signals")?;
+    }
+    Ok(asked)
 }
 
 /// Opens a folder as a mount target.

@@ -83,12 +83,24 @@ fn edited(node: &mut Node) -> Result<Verdict> {
 
 fn newer(node: &mut Node) -> Result<Verdict> {
     up(node)?;
-    edit(node, |text| text.replacen("volume.refloat.dev/v1", "volume.refloat.dev/v7", 1))?;
+    let path = edit(node, |text| text.replacen("volume.refloat.dev/v1", "volume.refloat.dev/v7", 1))?;
+    // With the checksum that belongs to it, as a newer program would have written it.
+    let ran = node.run(&["record", "verify"])?.expect(3)?;
+    let (_, computed) = ran.stdout.split_once("its content has ").context("no checksum is told")?;
+    let computed: String = computed.chars().take_while(|c| c.is_ascii_alphanumeric() || *c == ':').collect();
+    let text = std::fs::read_to_string(&path)?;
+    let (content, _) = text.rsplit_once(",\"checksum\":").context("a record without a checksum")?;
+    let good = format!("{content},\"checksum\":\"{computed}\"}}\n");
+    std::fs::write(&path, &good)?;
     let scan = node.scan()?.expect(3)?.json()?;
     let newer =
         scan["volumes"].as_array().into_iter().flatten().any(|v| v["record"] == "Newer" && v["mounted"] == true);
     ensure!(newer, "{scan:#}");
     let ran = node.run(&["record", "verify"])?.expect(3)?;
     ensure!(ran.stdout.contains("RecordNewer") && ran.stdout.contains("v7"), "{ran:?}");
+    // A manager keeps it as it is, wherever it puts it.
+    node.once()?;
+    let kept = files(&node.state)?.iter().any(|f| std::fs::read_to_string(node.state.join(f)).is_ok_and(|t| t == good));
+    ensure!(kept, "the newer record was not kept as it was");
     Ok(Verdict::Passed)
 }

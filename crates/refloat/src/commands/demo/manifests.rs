@@ -109,7 +109,7 @@ pub(super) fn pods(means: &Means, host: &Path) -> Vec<Manifest> {
 
 /// The pod that comes just before the manager is killed: enough volumes that some are still to be made then.
 pub(super) fn late_pod() -> Manifest {
-    let volumes = (0..12).map(|n| match n % 3 {
+    let volumes = (0..18).map(|n| match n % 3 {
         0 => format!("  - {{name: v{n}, emptyDir: {{medium: Memory, sizeLimit: 1Mi}}}}\n"),
         1 => format!("  - {{name: v{n}, secret: {{secretName: keys}}}}\n"),
         _ => format!("  - {{name: v{n}, configMap: {{name: settings}}}}\n"),

@@ -115,9 +115,14 @@ impl Stage {
         Ok(device.to_string_lossy().into_owned())
     }
 
+    /// How many records of volumes there are: one directory read, quick enough to catch the manager at work.
+    pub(super) fn count_records(&self) -> usize {
+        std::fs::read_dir(self.settings.state_dir.join("volumes")).map_or(0, Iterator::count)
+    }
+
     /// The file behind the disk.
     pub(super) fn disk(&self) -> PathBuf {
-        self.folder.join("disk.img")
+        self.folder.join("demo-disk.img")
     }
 
     /// The manifest folder.
@@ -160,7 +165,7 @@ impl Stage {
     pub(super) fn start_manager(&mut self) -> Result<(), Failure> {
         let log =
             File::options().append(true).create(true).open(self.log()).context("cannot write the manager's log")?;
-        let mut command = self.refloat(&["node", "--die-with-parent", "-v"]);
+        let mut command = self.refloat(&["node", "--die-with-parent", "-v", "--workers", "1"]);
         let child = command.stdout(Stdio::null()).stderr(log).spawn().context("cannot start the manager")?;
         self.manager = Some(child);
         Ok(())
