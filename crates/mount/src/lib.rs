@@ -8,6 +8,8 @@
 //!
 //! This is the only crate that makes mount system calls, and `sys` its only module with `unsafe`.
 
+#[doc(hidden)]
+pub mod fuzz;
 mod kernel;
 pub mod loopdev;
 pub mod mountinfo;

@@ -14,6 +14,8 @@ pub mod actual;
 pub mod desired;
 pub mod evidence;
 mod execute;
+#[doc(hidden)]
+pub mod fuzz;
 pub mod manager;
 pub mod plan;
 pub mod reconstruct;

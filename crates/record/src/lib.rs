@@ -14,6 +14,8 @@ mod checkpoint;
 pub mod codec;
 mod device_mount;
 pub mod disk;
+#[doc(hidden)]
+pub mod fuzz;
 mod mount;
 mod name;
 mod pod_volume;
