@@ -173,7 +173,7 @@ pub struct Store<D: Disk = RealDisk> {
     temp_number: AtomicU64,
     /// Held, and with it the lock, as long as the store lives.
     #[allow(dead_code)] // never looked at, only held
-    lock: Option<std::fs::File>,
+    lock: Option<Lock>,
 }
 
 impl<D: Disk> std::fmt::Debug for Store<D> {
@@ -264,8 +264,20 @@ fn open_existing(folder: &Path) -> Result<Option<OwnedFd>, OpenError> {
     }
 }
 
+/// The lock of a store. It is given back in so many words: a child that another thread starts holds a copy of the
+/// descriptor until its exec, and with it the lock, if the descriptor were only closed.
+#[derive(Debug)]
+struct Lock(std::fs::File);
+
+impl Drop for Lock {
+    fn drop(&mut self) {
+        // The end of the process gives it back too.
+        let _ = self.0.unlock();
+    }
+}
+
 /// Takes the lock, or says who has it.
-fn take_lock(state: &OwnedFd, folder: &Path) -> Result<std::fs::File, OpenError> {
+fn take_lock(state: &OwnedFd, folder: &Path) -> Result<Lock, OpenError> {
     use std::io::Read as _;
     use std::os::unix::fs::FileExt as _;
     let path = folder.join(LOCK);
@@ -286,7 +298,7 @@ fn take_lock(state: &OwnedFd, folder: &Path) -> Result<std::fs::File, OpenError>
     // Whoever reads it between the two calls sees nothing, never another's id.
     lock.set_len(0).map_err(io("write the process id to"))?;
     lock.write_all_at(format!("{}\n", std::process::id()).as_bytes(), 0).map_err(io("write the process id to"))?;
-    Ok(lock)
+    Ok(Lock(lock))
 }
 
 impl<D: Disk> Store<D> {
