@@ -111,7 +111,7 @@ impl Story {
         self.stage.apply(&late)?;
         // One record more is the sign that the manager is at work on the new pod.
         self.stage.wait_until("the manager starting on the new pod", Duration::ZERO, |stage| {
-            Ok(stage.count_records() >= before + 1)
+            Ok(stage.count_records() > before)
         })?;
         self.stage.kill_manager()?;
         let made = see(&self.stage)?;
