@@ -141,7 +141,7 @@ fn set_up(volumes: usize, binary: &Path, state: Option<PathBuf>, more: &[&str]) 
                 "apiVersion: v1\nkind: Pod\nmetadata: {{name: p{pod}, namespace: bench}}\nspec:\n  containers: [{{name: c, image: i}}]\n  \
                  volumes:\n  - {{name: a, emptyDir: {{}}}}\n  - {{name: b, emptyDir: {{medium: Memory}}}}\n  \
                  - {{name: c, secret: {{secretName: s}}}}\n  - {{name: d, secret: {{secretName: s}}}}\n  \
-                 - {{name: e, downwardAPI: {{items: [{{path: n, fieldRef: {{fieldPath: metadata.name}}}}]}}}}\n"
+                 - {{name: e, downwardAPI: {{items: [{{path: name, fieldRef: {{fieldPath: metadata.name}}}}]}}}}\n"
             ),
         )?;
     }
