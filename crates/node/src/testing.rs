@@ -128,7 +128,8 @@ pub(crate) mod arbitrary {
             for (id, (path, parent, minor, root, fs_type, source, outside)) in (2..).zip(lines) {
                 let above = if outside { "/elsewhere/" } else { "/r/" };
                 let parent = if parent < 14 { 1 } else { parent - 13 };
-                text = text + &format!("{id} {parent} 8:{minor} {root} {above}{path} rw - {fs_type} {source} rw\n");
+                let line = format!("{id} {parent} 8:{minor} {root} {above}{path} rw - {fs_type} {source} rw\n");
+                text.push_str(&line);
             }
             text.into_bytes()
         })
