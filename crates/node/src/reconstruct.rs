@@ -9,10 +9,13 @@ mod leftovers;
 mod mounts;
 mod volumes;
 
+use std::cell::RefCell;
 use std::collections::HashMap;
+use std::path::PathBuf;
 
+use refloat_mount::Device;
 use refloat_record::{PodCheckpoint, PodUid, Record, RecordKey, UnreadableReason};
-use refloat_volume::{Plugins, Problem};
+use refloat_volume::{Plugins, Problem, Rebuilt};
 
 pub(crate) use devices::references;
 pub(crate) use mounts::Mounts;
@@ -33,7 +36,7 @@ pub fn reconstruct(evidence: &Evidence, plugins: &Plugins) -> Actual {
     }
     let checkpoints = actual.checkpoints.iter().map(|c| (&c.pod.uid, c)).collect();
     let unreadable = unreadable(&mut actual.problems, evidence);
-    let context = Context { evidence, plugins, mounts, checkpoints, unreadable };
+    let context = Context { evidence, plugins, mounts, checkpoints, unreadable, rebuilt: RefCell::default() };
 
     let found = volumes::find(&context);
     let mut leftovers = found.leftovers;
@@ -61,7 +64,12 @@ struct Context<'e> {
     checkpoints: HashMap<&'e PodUid, &'e PodCheckpoint>,
     /// What the unreadable record files were about, where that can still be told.
     unreadable: HashMap<&'e RecordKey, (RecordState, Problem)>,
+    /// Specs rebuilt without a record, of volumes that pods share: by the folders' names and what is mounted there.
+    rebuilt: RefCell<HashMap<Shared, Option<Rebuilt>>>,
 }
+
+/// Plugin, volume, and the device and root of its mount.
+type Shared = (String, String, Device, PathBuf);
 
 /// The records that cannot be read, by what they were about; those of which nothing can be told, and those of pods,
 /// become problems of the node.

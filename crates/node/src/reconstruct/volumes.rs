@@ -1,7 +1,7 @@
 //! One pod's use of one volume: brings together what record, folder and mount table say of it, and concludes.
 
 use std::collections::HashMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use refloat_mount::Mount;
 use refloat_record::{
@@ -548,9 +548,7 @@ fn without_record(context: &Context<'_>, found: &Found<'_>) -> ActualVolume {
     });
     c.evidence.push(format!("folders: {}", if found.folder.is_some() { "there" } else { "not there" }));
 
-    let rebuilt = plugin.filter(|p| p.capabilities().reconstruction != Reconstruction::UnmountOnly).and_then(|p| {
-        p.from_layout(FoundVolume { folder: &found.name, path: path.as_deref()?, table: context.mounts.table })
-    });
+    let rebuilt = plugin.zip(path.as_deref()).and_then(|(plugin, path)| rebuild(context, found, plugin, path, &stack));
     let unique_name = plugin.filter(|_| valid).and_then(|p| {
         let pod = PodRef { uid: found.pod.clone(), namespace: String::new(), name: String::new() };
         if !p.capabilities().device_mountable {
@@ -624,6 +622,25 @@ fn without_record(context: &Context<'_>, found: &Found<'_>) -> ActualVolume {
         conflict: c.conflict,
         problems: c.problems,
     }
+}
+
+/// What the plugin can tell of a volume without a record. Of volumes that pods share it is asked once: there may be
+/// thousands of mounts of one, and what it tells follows from what is mounted.
+fn rebuild(
+    context: &Context<'_>,
+    found: &Found<'_>,
+    plugin: &dyn Plugin,
+    path: &Path,
+    stack: &[Mount<'_>],
+) -> Option<Rebuilt> {
+    let capabilities = plugin.capabilities();
+    if capabilities.reconstruction == Reconstruction::UnmountOnly {
+        return None;
+    }
+    let ask = || plugin.from_layout(FoundVolume { folder: &found.name, path, table: context.mounts.table });
+    let Some(top) = stack.last().filter(|_| capabilities.device_mountable) else { return ask() };
+    let shared = (found.plugin.clone(), found.name.clone(), top.device(), top.root().to_path_buf());
+    context.rebuilt.borrow_mut().entry(shared).or_insert_with(ask).clone()
 }
 
 impl Conclusion {

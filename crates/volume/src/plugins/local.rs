@@ -367,9 +367,12 @@ fn local_path(found: FoundVolume<'_>) -> Option<PathBuf> {
         return None;
     }
     let ours = [node_root.join(crate::layout::PODS), node_root.join(crate::layout::PLUGINS)];
-    let mut paths: Vec<PathBuf> = table
-        .of_device(mount.device())
-        .into_iter()
+    // A mount that shows the folder has its root at the folder's or above; looked up one by one, so that a table of
+    // many mounts of one disk is not gone through for each volume.
+    let mut paths: Vec<PathBuf> = mount
+        .root()
+        .ancestors()
+        .flat_map(|root| table.same_root(mount.device(), root))
         .filter(|m| !ours.iter().any(|folder| m.point().starts_with(folder)))
         .filter_map(|m| {
             let below = mount.root().strip_prefix(m.root()).ok()?;
