@@ -1,16 +1,16 @@
 //! Group commit: writers that come together share their syncs.
 //!
-//! Each writer makes and fills its own temporary files. One of those that wait then leads: it syncs the files of all,
-//! renames all, and syncs each folder once, while later writers queue up for the next round.
+//! Each writer makes, fills and syncs its own temporary files. One of those that wait then leads: it renames the files of
+//! all, and syncs each folder once, while later writers queue up for the next round.
 //!
 //! Why this way: what costs time is making the file system's journal commit and the device flush its cache, not the
-//! bytes. Write-back of every file is started as soon as it is written, so that its blocks are allocated before the
-//! first `fdatasync`, whose journal commit then holds the inodes of all files; the others find nothing left to commit
-//! (measured on ext4, 64 records of 2 kB: 26 ms one by one, 12 ms with shared folder syncs alone, 6 ms this way).
-//! Still every file gets its own `fdatasync`: other file systems promise nothing about a file that was not asked for.
-//! `syncfs` would take 2 ms, but it waits for everything that anybody wrote to the file system, a minute of a busy
-//! database's writes included; waiting for write-back with `sync_file_range` and syncing one file is as fast, and
-//! says nothing about file sizes and flushes outside ext4.
+//! bytes. Writers that sync at the same time share both in the kernel (a journal commit holds the inodes of all, and the
+//! block layer merges flushes), which one thread that syncs file after file does not: it pays a flush for each. So the data
+//! is synced by whoever wrote it, and only the folder, which all have in common, is left to the leader. A writer with
+//! many records starts write-back of all before it syncs the first, so that the first journal commit holds them all.
+//! Every file gets its own `fdatasync`: file systems promise nothing about a file that was not asked for. `syncfs`
+//! would be one call, but it waits for everything that anybody wrote to the file system, a minute of a busy database's
+//! writes included.
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
@@ -24,7 +24,7 @@ use crate::{Record, RecordKind, codec};
 /// How many files one writer has open at once. Soft limits of 1,024 open files are common.
 pub(super) const AT_ONCE: usize = 128;
 
-/// A temporary file that is written and waits for its turn.
+/// A temporary file that is written.
 pub(super) struct Item<D: Disk> {
     kind: RecordKind,
     temp: String,
@@ -66,6 +66,7 @@ impl<D: Disk> Store<D> {
     /// Writes these records (at most [`AT_ONCE`]) and waits until they are durable.
     pub(super) fn write_together(&self, records: &[Record]) -> Vec<Result<(), WriteError>> {
         let written: Vec<_> = records.iter().map(|record| self.write_temp(record)).collect();
+        let written: Vec<_> = written.into_iter().map(|item| self.sync_data(item?)).collect();
         let mut tickets = Vec::with_capacity(written.len());
         let mut state = self.group.state.lock().unwrap_or_else(PoisonError::into_inner);
         for item in written {
@@ -119,20 +120,26 @@ impl<D: Disk> Store<D> {
         Ok(item)
     }
 
-    /// Makes written files durable under their names.
+    /// Makes a written file's data durable.
+    fn sync_data(&self, item: Item<D>) -> Result<Item<D>, WriteError> {
+        match self.disk.sync(&item.file) {
+            Ok(()) => Ok(item),
+            Err(e) => Err(self.give_up(&item, "sync the data of", e)),
+        }
+    }
+
+    /// Makes files whose data is durable durable under their names.
     fn commit(&self, items: &[Item<D>]) -> Vec<Result<(), WriteError>> {
-        let mut outcomes: Vec<Result<(), WriteError>> = items
-            .iter()
-            .map(|item| self.disk.sync(&item.file).map_err(|e| self.give_up(item, "sync the data of", e)))
-            .collect();
+        let mut outcomes: Vec<Result<(), WriteError>> = Vec::with_capacity(items.len());
         let mut placed = Vec::with_capacity(items.len());
         for (i, item) in items.iter().enumerate() {
-            if outcomes[i].is_ok() {
-                match self.place(item) {
-                    Ok(how) => placed.push((i, how)),
-                    Err(e) => outcomes[i] = Err(self.give_up(item, "rename the temporary file to", e)),
+            outcomes.push(match self.place(item) {
+                Ok(how) => {
+                    placed.push((i, how));
+                    Ok(())
                 }
-            }
+                Err(e) => Err(self.give_up(item, "rename the temporary file to", e)),
+            });
         }
         for kind in RecordKind::ALL {
             let here = || placed.iter().filter(|(i, _)| items[*i].kind == kind);
