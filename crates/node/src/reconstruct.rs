@@ -9,18 +9,15 @@ mod leftovers;
 mod mounts;
 mod volumes;
 
-use std::cell::RefCell;
 use std::collections::HashMap;
-use std::path::PathBuf;
 
-use refloat_mount::Device;
 use refloat_record::{PodCheckpoint, PodUid, Record, RecordKey, UnreadableReason};
-use refloat_volume::{Plugins, Problem, Rebuilt};
+use refloat_volume::{LayoutMemo, Plugins, Problem};
 
 pub(crate) use devices::references;
 pub(crate) use mounts::Mounts;
 
-use crate::{Actual, Evidence, RecordState};
+use crate::{Actual, ActualVolume, Evidence, RecordState};
 
 /// Concludes what is on the node. When sources disagree it says how, and picks the least harmful reading.
 pub fn reconstruct(evidence: &Evidence, plugins: &Plugins) -> Actual {
@@ -36,12 +33,15 @@ pub fn reconstruct(evidence: &Evidence, plugins: &Plugins) -> Actual {
     }
     let checkpoints = actual.checkpoints.iter().map(|c| (&c.pod.uid, c)).collect();
     let unreadable = unreadable(&mut actual.problems, evidence);
-    let context = Context { evidence, plugins, mounts, checkpoints, unreadable, rebuilt: RefCell::default() };
+    let context = Context { evidence, plugins, mounts, checkpoints, unreadable, memo: LayoutMemo::default() };
 
     let found = volumes::find(&context);
     let mut leftovers = found.leftovers;
-    let mut volumes: Vec<_> = found.volumes.iter().map(|found| volumes::conclude(&context, found)).collect();
-    volumes.sort_unstable_by(|a, b| (&a.key, &a.path).cmp(&(&b.key, &b.path)));
+    let mut volumes = conclude_all(&context, &found.volumes);
+    let order = |a: &ActualVolume, b: &ActualVolume| (&a.key, &a.path).cmp(&(&b.key, &b.path));
+    if !volumes.is_sorted_by(|a, b| order(a, b).is_le()) {
+        volumes.sort_unstable_by(order);
+    }
     let (devices, stale) = devices::conclude(&context, &volumes);
     leftovers.extend(stale);
     leftovers.extend(leftovers::pod_folders(&context, &volumes));
@@ -64,12 +64,32 @@ struct Context<'e> {
     checkpoints: HashMap<&'e PodUid, &'e PodCheckpoint>,
     /// What the unreadable record files were about, where that can still be told.
     unreadable: HashMap<&'e RecordKey, (RecordState, Problem)>,
-    /// Specs rebuilt without a record, of volumes that pods share: by the folders' names and what is mounted there.
-    rebuilt: RefCell<HashMap<Shared, Option<Rebuilt>>>,
+    memo: LayoutMemo,
 }
 
-/// Plugin, volume, and the device and root of its mount.
-type Shared = (String, String, Device, PathBuf);
+/// From this many volumes on, two threads conclude: a thread costs about as much as concluding thirty.
+const SPLIT: usize = 512;
+
+/// Concludes what each volume is. Each stands for itself, so two threads share them.
+fn conclude_all(context: &Context<'_>, found: &[volumes::Found<'_>]) -> Vec<ActualVolume> {
+    let work = |part: &[volumes::Found<'_>]| -> Vec<ActualVolume> {
+        part.iter().map(|found| volumes::conclude(context, found)).collect()
+    };
+    if found.len() < SPLIT {
+        return work(found);
+    }
+    let (left, right) = found.split_at(found.len() / 2);
+    std::thread::scope(|scope| {
+        let other = scope.spawn(|| work(right));
+        let mut all = Vec::with_capacity(found.len());
+        all.extend(work(left));
+        match other.join() {
+            Ok(rest) => all.extend(rest),
+            Err(panic) => std::panic::resume_unwind(panic),
+        }
+        all
+    })
+}
 
 /// The records that cannot be read, by what they were about; those of which nothing can be told, and those of pods,
 /// become problems of the node.

@@ -29,8 +29,8 @@ pub use host::Host;
 pub use object::{Lookup, NodeFacts, Object, Objects};
 pub use payload::{ContentError, Payload, PayloadFile};
 pub use plugin::{
-    Announced, Announcer, Capabilities, DeviceAnnouncer, DeviceOutcome, FoundVolume, MountDevice, Plugin, Plugins,
-    Presence, Rebuilt, RebuiltSpec, Reconstruction, SetUp, TearDown, UnmountDevice,
+    Announced, Announcer, Capabilities, DeviceAnnouncer, DeviceOutcome, FoundVolume, LayoutMemo, MountDevice, Plugin,
+    Plugins, Presence, Rebuilt, RebuiltSpec, Reconstruction, SetUp, TearDown, UnmountDevice,
 };
 pub use quantity::{Quantity, QuantityError};
 pub use spec::{SpecSource, SubPathSpec, VolumeSpec};

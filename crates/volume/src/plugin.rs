@@ -1,8 +1,8 @@
 //! The `Plugin` trait, and what an operation is given.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use refloat_mount::{Dir, MountTable, NewMount};
+use refloat_mount::{Device, Dir, MountTable, NewMount};
 use refloat_record::{
     DeviceMount as DeviceMountRecord, FsGroup, PluginName, PodRef, PodVolume, RecordedMount, RelPath, Verbatim,
 };
@@ -61,6 +61,15 @@ pub struct FoundVolume<'a> {
     pub path: &'a Path,
     /// The table.
     pub table: &'a MountTable,
+    /// What was found out for other volumes in the same table.
+    pub memo: &'a LayoutMemo,
+}
+
+/// What plugins found out of one mount table and may meet again: thousands of volumes may show one folder of the host.
+#[derive(Debug, Default)]
+pub struct LayoutMemo {
+    /// The path on the host that a device and root are seen at.
+    pub(crate) host_paths: std::sync::Mutex<std::collections::HashMap<(Device, PathBuf), Option<PathBuf>>>,
 }
 
 /// A spec rebuilt without a record. Unknown fields are left unknown, never invented.

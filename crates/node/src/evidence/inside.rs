@@ -4,7 +4,6 @@
 //! empty from full, since files that nobody's record knows are kept; so is the folder of a recorded mount that is
 //! not there, since mounting over files would hide them.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::CString;
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
@@ -36,23 +35,11 @@ pub(super) fn volumes_of<'r>(records: &'r [Record], pod: &PodUid) -> &'r [Record
 
 /// Fills `empty` of the volume folders and `files` of the pods, where it matters.
 pub(super) fn look(root: &NodeRoot, pods: &mut [PodTree], records: &[Record], table: &MountTable) {
-    // Whether the record says that the folder is the volume itself.
-    let mut plain: BTreeMap<(&str, String, &str), bool> = BTreeMap::new();
-    let mut recorded: BTreeSet<&str> = BTreeSet::new();
-    for record in records {
-        if let Record::PodVolume(volume) = record {
-            recorded.insert(volume.pod.uid.as_str());
-            if volume.mode == VolumeMode::Filesystem {
-                let key = (volume.pod.uid.as_str(), volume.plugin.escaped(), volume.spec_name.as_str());
-                plain.insert(key, volume.mount.is_none());
-            }
-        }
-    }
     let mut lister = Lister::new();
     for pod in pods {
-        let name = pod.uid.as_ref().map_or("", PodUid::as_str).to_owned();
+        let of_pod = pod.uid.as_ref().map_or(&[][..], |uid| volumes_of(records, uid));
         for folder in pod.volumes.iter_mut().filter(|f| f.is_dir) {
-            if plain.get(&(name.as_str(), folder.plugin.clone(), folder.name.as_str())) == Some(&true) {
+            if is_recorded_as_folder(of_pod, &folder.plugin, &folder.name) {
                 continue;
             }
             let rel = pod.path.join(layout::VOLUMES).join(&folder.plugin).join(&folder.name);
@@ -60,10 +47,26 @@ pub(super) fn look(root: &NodeRoot, pods: &mut [PodTree], records: &[Record], ta
                 folder.empty = root.list(&rel).ok().flatten().map(|entries| entries.is_empty());
             }
         }
-        if !recorded.contains(name.as_str()) {
+        if of_pod.is_empty() {
             pod.files = has_files(root, &mut lister, pod);
         }
     }
+}
+
+/// Whether one of a pod's records, which are sorted by key, says that the folder is the volume itself.
+fn is_recorded_as_folder(of_pod: &[Record], plugin: &str, name: &str) -> bool {
+    let unescaped = |byte: u8| if byte == b'~' { b'/' } else { byte };
+    let found = of_pod.binary_search_by(|record| match record {
+        Record::PodVolume(volume) => volume
+            .plugin
+            .as_str()
+            .bytes()
+            .cmp(plugin.bytes().map(unescaped))
+            .then_with(|| volume.spec_name.as_str().cmp(name))
+            .then_with(|| volume.mode.cmp(&VolumeMode::Filesystem)),
+        Record::DeviceMount(_) | Record::PodCheckpoint(_) => std::cmp::Ordering::Less,
+    });
+    found.is_ok_and(|index| matches!(&of_pod[index], Record::PodVolume(volume) if volume.mount.is_none()))
 }
 
 /// Whether any file that is no marker lies in the pod's folder outside `volumes/*/*`.

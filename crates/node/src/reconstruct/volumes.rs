@@ -1,6 +1,8 @@
 //! One pod's use of one volume: brings together what record, folder and mount table say of it, and concludes.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::path::{Path, PathBuf};
 
 use refloat_mount::Mount;
@@ -20,17 +22,17 @@ use crate::{
 pub(super) struct Found<'e> {
     pod: PodUid,
     /// The plugin's folder name.
-    plugin: String,
-    name: String,
+    plugin: Cow<'e, str>,
+    name: &'e str,
     mode: VolumeMode,
     record: Option<&'e PodVolume>,
     folder: Option<&'e VolumeFolder>,
     /// Whether the pod has the `ready` marker that is the volume's.
     ready: bool,
     /// Mounts at `volume-subpaths/<spec>/<container>/<index>` that lie in this volume's place.
-    sub_paths: Vec<(String, u32, PathBuf)>,
+    sub_paths: Vec<(&'e str, u32, &'e Path)>,
     /// Mount points strictly below its folder.
-    nested: Vec<PathBuf>,
+    nested: Vec<&'e Path>,
 }
 
 /// All volumes, and the mounts and folders that belong to none.
@@ -38,55 +40,71 @@ pub(super) struct Found<'e> {
 pub(super) struct AllFound<'e> {
     pub(super) volumes: Vec<Found<'e>>,
     pub(super) leftovers: Vec<Leftover>,
+    places: HashMap<Place<'e>, usize>,
 }
 
 /// Where a volume is looked up: pod, folder of the plugin, folder of the volume, and whether it is a block volume.
-type Place = (String, String, String, bool);
+type Place<'e> = (&'e str, Cow<'e, str>, &'e str, bool);
+
+impl<'e> AllFound<'e> {
+    /// The volume at this place; a new one if none is known there.
+    fn at(&mut self, pod: &'e str, plugin: &'e str, name: &'e str, mode: VolumeMode) -> Option<&mut Found<'e>> {
+        let place = (pod, Cow::Borrowed(plugin), name, mode == VolumeMode::Block);
+        let index = match self.places.entry(place) {
+            Entry::Occupied(known) => *known.get(),
+            Entry::Vacant(new) => {
+                self.volumes.push(Found::new(PodUid::new(pod).ok()?, Cow::Borrowed(plugin), name, mode));
+                *new.insert(self.volumes.len() - 1)
+            }
+        };
+        Some(&mut self.volumes[index])
+    }
+
+    fn mark_ready(&mut self, pod: &'e str, plugin: &'e str, name: &'e str) {
+        if let Some(index) = self.places.get(&(pod, Cow::Borrowed(plugin), name, false)) {
+            self.volumes[*index].ready = true;
+        }
+    }
+}
 
 /// Looks through records, folders and mounts, once each.
 pub(super) fn find<'e>(context: &Context<'e>) -> AllFound<'e> {
+    let evidence = context.evidence;
     let mut all = AllFound::default();
-    let mut places: HashMap<Place, usize> = HashMap::new();
-    for record in &context.evidence.records.records {
+    all.places.reserve(evidence.records.records.len());
+    for record in &evidence.records.records {
         let Record::PodVolume(record) = record else { continue };
-        let mut found =
-            Found::new(record.pod.uid.clone(), record.plugin.escaped(), record.spec_name.to_string(), record.mode);
-        found.record = Some(record);
+        let plugin: Cow<'e, str> = Cow::Owned(record.plugin.escaped());
         // A name with a tilde is no plugin's: its folder would be taken for another's.
         if !record.plugin.as_str().contains('~') {
-            places.insert(found.place(), all.volumes.len());
+            let block = record.mode == VolumeMode::Block;
+            let place = (record.pod.uid.as_str(), plugin.clone(), record.spec_name.as_str(), block);
+            all.places.insert(place, all.volumes.len());
         }
+        let mut found = Found::new(record.pod.uid.clone(), plugin, record.spec_name.as_str(), record.mode);
+        found.record = Some(record);
         all.volumes.push(found);
     }
-    if let Some(tree) = &context.evidence.tree {
-        for pod in &tree.pods {
-            let Some(uid) = &pod.uid else { continue };
-            let file_system = pod.volumes.iter().map(|f| (f, VolumeMode::Filesystem));
-            let block = pod.volume_devices.iter().map(|f| (f, VolumeMode::Block));
-            for (folder, mode) in file_system.chain(block) {
-                let mut found = Found::new(uid.clone(), folder.plugin.clone(), folder.name.clone(), mode);
-                let index = *places.entry(found.place()).or_insert_with(|| {
-                    all.volumes.push(found.take());
-                    all.volumes.len() - 1
-                });
-                all.volumes[index].folder = Some(folder);
-            }
-            for name in &pod.ready {
-                let candidates = match name.strip_prefix("wrapped_") {
-                    Some(wrapped) => WRAPPING.iter().map(|p| ((*p).to_owned(), wrapped)).collect::<Vec<_>>(),
-                    None => vec![],
-                };
-                let own = [("kubernetes.io~empty-dir".to_owned(), name.as_str())];
-                for (plugin, volume) in candidates.into_iter().chain(own) {
-                    let place = (uid.to_string(), plugin, volume.to_owned(), false);
-                    if let Some(index) = places.get(&place) {
-                        all.volumes[*index].ready = true;
-                    }
-                }
+    for pod in evidence.tree.iter().flat_map(|tree| &tree.pods) {
+        let Some(uid) = pod.uid.as_ref().map(PodUid::as_str) else { continue };
+        let file_system = pod.volumes.iter().map(|f| (f, VolumeMode::Filesystem));
+        let block = pod.volume_devices.iter().map(|f| (f, VolumeMode::Block));
+        for (folder, mode) in file_system.chain(block) {
+            if let Some(found) = all.at(uid, &folder.plugin, &folder.name, mode) {
+                found.folder = Some(folder);
             }
         }
+        for name in &pod.ready {
+            if let Some(wrapped) = name.strip_prefix("wrapped_") {
+                for plugin in WRAPPING {
+                    all.mark_ready(uid, plugin, wrapped);
+                }
+            }
+            all.mark_ready(uid, "kubernetes.io~empty-dir", name);
+        }
     }
-    mounts_below_pods(context, &mut all, &mut places);
+    mounts_below_pods(context, &mut all);
+    all.volumes.sort_unstable_by(Found::cmp_by_key);
     all
 }
 
@@ -103,58 +121,53 @@ const WRAPPING: [&str; 5] = [
 ];
 
 /// Gives each mount below `pods/` to its volume, or makes it a leftover.
-fn mounts_below_pods<'e>(context: &Context<'e>, all: &mut AllFound<'e>, places: &mut HashMap<Place, usize>) {
+fn mounts_below_pods<'e>(context: &Context<'e>, all: &mut AllFound<'e>) {
     let pods = context.mounts.root.join(layout::PODS);
-    // By pod and spec name, for subPath mounts, whose path does not name the plugin.
-    let mut specs: HashMap<(String, String), usize> = HashMap::new();
-    for (index, found) in all.volumes.iter().enumerate() {
-        specs.entry((found.pod.to_string(), found.name.clone())).or_insert(index);
-    }
     let mut sub_path_mounts = vec![];
-    let mut last: Option<PathBuf> = None;
+    let mut last: Option<&'e Path> = None;
     for mount in context.mounts.table.under(&pods) {
-        let point = mount.point();
-        if last.as_deref() == Some(point) {
+        let point: &'e Path = mount.point();
+        if last == Some(point) {
             continue;
         }
-        last = Some(point.to_path_buf());
+        last = Some(point);
         let Ok(below) = point.strip_prefix(&pods) else { continue };
-        let parts: Option<Vec<&str>> = below.iter().map(|p| p.to_str()).collect();
+        let parts: Option<Vec<&'e str>> = below.iter().map(|p| p.to_str()).collect();
         let parts = parts.unwrap_or_default();
-        let uid = parts.first().and_then(|uid| PodUid::new(uid).ok());
-        let (Some(uid), [_, kind, rest @ ..]) = (uid, parts.as_slice()) else {
-            all.leftovers.push(stale(point, parts.first().and_then(|u| PodUid::new(u).ok())));
-            continue;
-        };
-        match (*kind, rest) {
-            (layout::VOLUMES | layout::VOLUME_DEVICES, [plugin, name, nested @ ..]) => {
+        let uid = || parts.first().and_then(|uid| PodUid::new(uid).ok());
+        match parts.as_slice() {
+            [uid, kind @ (layout::VOLUMES | layout::VOLUME_DEVICES), plugin, name, nested @ ..] => {
                 let mode = if *kind == layout::VOLUMES { VolumeMode::Filesystem } else { VolumeMode::Block };
-                let mut found = Found::new(uid, (*plugin).to_owned(), (*name).to_owned(), mode);
-                let index = *places.entry(found.place()).or_insert_with(|| {
-                    specs.entry((found.pod.to_string(), found.name.clone())).or_insert(all.volumes.len());
-                    all.volumes.push(found.take());
-                    all.volumes.len() - 1
-                });
-                if !nested.is_empty() {
-                    all.volumes[index].nested.push(point.to_path_buf());
+                match all.at(uid, plugin, name, mode) {
+                    Some(found) if !nested.is_empty() => found.nested.push(point),
+                    Some(_) => {}
+                    None => all.leftovers.push(stale(point, None)),
                 }
             }
-            (layout::VOLUME_SUBPATHS, [spec, container, index]) => match index.parse::<u32>() {
-                Ok(index) => sub_path_mounts.push((
-                    uid,
-                    (*spec).to_owned(),
-                    ((*container).to_owned(), index, point.to_path_buf()),
-                )),
-                Err(_) => all.leftovers.push(sub_path(point, uid)),
+            [pod, layout::VOLUME_SUBPATHS, rest @ ..] => match (rest, uid()) {
+                ([spec, container, index], Some(_)) if index.parse::<u32>().is_ok() => {
+                    let index = index.parse().expect("just parsed");
+                    sub_path_mounts.push((*pod, *spec, (*container, index, point)));
+                }
+                (_, Some(uid)) => all.leftovers.push(sub_path(point, uid)),
+                (_, None) => all.leftovers.push(stale(point, None)),
             },
-            (layout::VOLUME_SUBPATHS, _) => all.leftovers.push(sub_path(point, uid)),
-            _ => all.leftovers.push(stale(point, Some(uid))),
+            _ => all.leftovers.push(stale(point, uid())),
         }
     }
-    for (uid, spec, mount) in sub_path_mounts {
-        match specs.get(&(uid.to_string(), spec)) {
+    if sub_path_mounts.is_empty() {
+        return;
+    }
+    // The path of a subPath mount does not name the plugin.
+    let mut specs: HashMap<(PodUid, &'e str), usize> = HashMap::new();
+    for (index, found) in all.volumes.iter().enumerate() {
+        specs.entry((found.pod.clone(), found.name)).or_insert(index);
+    }
+    for (pod, spec, mount) in sub_path_mounts {
+        let Ok(pod) = PodUid::new(pod) else { continue };
+        match specs.get(&(pod.clone(), spec)) {
             Some(index) => all.volumes[*index].sub_paths.push(mount),
-            None => all.leftovers.push(sub_path(&mount.2, uid)),
+            None => all.leftovers.push(sub_path(mount.2, pod)),
         }
     }
 }
@@ -184,26 +197,38 @@ fn sub_path(point: &std::path::Path, pod: PodUid) -> Leftover {
     }
 }
 
-impl Found<'_> {
-    fn new(pod: PodUid, plugin: String, name: String, mode: VolumeMode) -> Self {
+impl<'e> Found<'e> {
+    fn new(pod: PodUid, plugin: Cow<'e, str>, name: &'e str, mode: VolumeMode) -> Self {
         Self { pod, plugin, name, mode, record: None, folder: None, ready: false, sub_paths: vec![], nested: vec![] }
     }
 
-    fn place(&self) -> Place {
-        (self.pod.to_string(), self.plugin.clone(), self.name.clone(), self.mode == VolumeMode::Block)
-    }
-
-    fn take(&mut self) -> Self {
-        std::mem::replace(self, Self::new(self.pod.clone(), String::new(), String::new(), self.mode))
+    /// As the keys that their names make are ordered.
+    fn cmp_by_key(a: &Self, b: &Self) -> std::cmp::Ordering {
+        let unescaped = |byte: u8| if byte == b'~' { b'/' } else { byte };
+        (&a.pod, a.name)
+            .cmp(&(&b.pod, b.name))
+            .then_with(|| a.plugin.bytes().map(unescaped).cmp(b.plugin.bytes().map(unescaped)))
+            .then_with(|| a.mode.cmp(&b.mode))
     }
 
     /// The folder that the layout gives it, if its names make a path at all.
     fn rel(&self) -> Option<RelPath> {
-        let kind = match self.mode {
+        let kind = self.kind();
+        RelPath::new(format!("{}/{}/{kind}/{}/{}", layout::PODS, self.pod, self.plugin, self.name)).ok()
+    }
+
+    fn kind(&self) -> &'static str {
+        match self.mode {
             VolumeMode::Filesystem => layout::VOLUMES,
             VolumeMode::Block => layout::VOLUME_DEVICES,
-        };
-        RelPath::new(format!("{}/{}/{kind}/{}/{}", layout::PODS, self.pod, self.plugin, self.name)).ok()
+        }
+    }
+
+    /// Whether the path is that folder's, or lies in it.
+    fn holds(&self, path: &RelPath) -> bool {
+        let mut parts = path.as_str().split('/');
+        let own = [layout::PODS, self.pod.as_str(), self.kind(), &self.plugin, self.name];
+        own.into_iter().all(|part| parts.next() == Some(part))
     }
 }
 
@@ -227,10 +252,20 @@ pub(super) fn conclude(context: &Context<'_>, found: &Found<'_>) -> ActualVolume
     }
 }
 
-fn who(pod: &PodUid, pod_name: Option<&(String, String)>, name: &str) -> String {
-    match pod_name {
-        Some((namespace, pod_name)) => format!("volume {name:?} of pod {namespace}/{pod_name} ({pod})"),
-        None => format!("volume {name:?} of pod {pod}"),
+/// Volume and pod, as a person names them.
+struct Who<'a> {
+    pod: &'a PodUid,
+    pod_name: Option<&'a (String, String)>,
+    name: &'a str,
+}
+
+impl std::fmt::Display for Who<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { pod, pod_name, name } = self;
+        match pod_name {
+            Some((namespace, pod_name)) => write!(f, "volume {name:?} of pod {namespace}/{pod_name} ({pod})"),
+            None => write!(f, "volume {name:?} of pod {pod}"),
+        }
     }
 }
 
@@ -238,7 +273,7 @@ fn with_record(context: &Context<'_>, found: &Found<'_>, record: &PodVolume) -> 
     let root = context.mounts.root;
     let plugin = context.plugins.by_name(&record.plugin);
     let pod_name = Some((record.pod.namespace.clone(), record.pod.name.clone()));
-    let who = who(&record.pod.uid, pod_name.as_ref(), found.name.as_str());
+    let who = Who { pod: &record.pod.uid, pod_name: pod_name.as_ref(), name: found.name };
     let same_boot = record.boot_id == context.evidence.boot_id;
     let path = record.path.as_ref().map(|p| p.below(root));
     let stack = path.as_ref().map_or(vec![], |p| context.mounts.stack(p));
@@ -320,23 +355,22 @@ fn misplaced(found: &Found<'_>, record: &PodVolume) -> Option<String> {
     if record.plugin.as_str().contains('~') {
         return Some(format!("its record has the plugin name {:?}, and no plugin's name holds a tilde", record.plugin));
     }
-    let Some(own) = found.rel() else { return Some("its record's names make no path".into()) };
     let below = |path: &RelPath, top: &str| path.as_str().strip_prefix(top).is_some_and(|rest| rest.starts_with('/'));
-    if let Some(path) = &record.path
-        && *path != own
-        && !below(path, own.as_str())
-    {
-        return Some(format!("its record has the path {path}, which is not in its own folder {own}"));
+    if let Some(path) = record.path.as_ref().filter(|path| !found.holds(path)) {
+        return Some(format!("its record has the path {path}, which is not in its own folder"));
     }
     if let Some(path) = record.device_mount_path.as_ref().filter(|p| !below(p, layout::PLUGINS)) {
         return Some(format!("its record has the global mount path {path}, which is not below {}", layout::PLUGINS));
+    }
+    if record.sub_paths.is_empty() {
+        return None;
     }
     let sub_paths = format!("{}/{}/{}/{}", layout::PODS, record.pod.uid, layout::VOLUME_SUBPATHS, record.spec_name);
     let stray = record.sub_paths.iter().find(|s| !below(&s.path, &sub_paths))?;
     Some(format!("its record has the subPath {}, which is not below {sub_paths}", stray.path))
 }
 
-fn unknown_plugin(who: &str, plugin: &PluginName) -> Problem {
+fn unknown_plugin(who: &Who<'_>, plugin: &PluginName) -> Problem {
     Problem::new(
         "UnknownPlugin",
         format!("{who}: this program has no plugin {plugin}"),
@@ -405,8 +439,8 @@ impl Conclusion {
     }
 
     /// What stands where the folder should be, and what else is in it.
-    fn look_at_folder(&mut self, who: &str, found: &Found<'_>, path: Option<PathBuf>, stack: &[Mount<'_>]) {
-        let shown = path.map_or_else(|| found.name.clone(), |p| p.display().to_string());
+    fn look_at_folder(&mut self, who: &Who<'_>, found: &Found<'_>, path: Option<PathBuf>, stack: &[Mount<'_>]) {
+        let shown = path.map_or_else(|| found.name.to_owned(), |p| p.display().to_string());
         if let Some(folder) = found.folder
             && !folder.is_dir
             && found.mode == VolumeMode::Filesystem
@@ -502,14 +536,14 @@ const CSI: &str = "kubernetes.io/csi";
 
 fn without_record(context: &Context<'_>, found: &Found<'_>) -> ActualVolume {
     let root = context.mounts.root;
-    let names = PluginName::from_escaped(&found.plugin).ok().zip(SpecName::new(&found.name).ok());
+    let names = PluginName::from_escaped(&found.plugin).ok().zip(SpecName::new(found.name).ok());
     let valid = names.is_some() && found.rel().is_some();
     // Names that are none still need a key to be shown under.
     let (plugin_name, spec_name) = names
         .unwrap_or_else(|| (PluginName::new("unknown").expect("a name"), SpecName::new("unknown").expect("a name")));
     let checkpoint = context.checkpoints.get(&found.pod);
     let pod_name = checkpoint.map(|c| (c.pod.namespace.clone(), c.pod.name.clone()));
-    let who = who(&found.pod, pod_name.as_ref(), &found.name);
+    let who = Who { pod: &found.pod, pod_name: pod_name.as_ref(), name: found.name };
     let key = VolumeKey {
         pod: found.pod.clone(),
         spec_name: spec_name.clone(),
@@ -548,7 +582,10 @@ fn without_record(context: &Context<'_>, found: &Found<'_>) -> ActualVolume {
     });
     c.evidence.push(format!("folders: {}", if found.folder.is_some() { "there" } else { "not there" }));
 
-    let rebuilt = plugin.zip(path.as_deref()).and_then(|(plugin, path)| rebuild(context, found, plugin, path, &stack));
+    let rebuilt = plugin.filter(|p| p.capabilities().reconstruction != Reconstruction::UnmountOnly).and_then(|p| {
+        let (folder, table) = (found.name, context.mounts.table);
+        p.from_layout(FoundVolume { folder, path: path.as_deref()?, table, memo: &context.memo })
+    });
     let unique_name = plugin.filter(|_| valid).and_then(|p| {
         let pod = PodRef { uid: found.pod.clone(), namespace: String::new(), name: String::new() };
         if !p.capabilities().device_mountable {
@@ -624,25 +661,6 @@ fn without_record(context: &Context<'_>, found: &Found<'_>) -> ActualVolume {
     }
 }
 
-/// What the plugin can tell of a volume without a record. Of volumes that pods share it is asked once: there may be
-/// thousands of mounts of one, and what it tells follows from what is mounted.
-fn rebuild(
-    context: &Context<'_>,
-    found: &Found<'_>,
-    plugin: &dyn Plugin,
-    path: &Path,
-    stack: &[Mount<'_>],
-) -> Option<Rebuilt> {
-    let capabilities = plugin.capabilities();
-    if capabilities.reconstruction == Reconstruction::UnmountOnly {
-        return None;
-    }
-    let ask = || plugin.from_layout(FoundVolume { folder: &found.name, path, table: context.mounts.table });
-    let Some(top) = stack.last().filter(|_| capabilities.device_mountable) else { return ask() };
-    let shared = (found.plugin.clone(), found.name.clone(), top.device(), top.root().to_path_buf());
-    context.rebuilt.borrow_mut().entry(shared).or_insert_with(ask).clone()
-}
-
 impl Conclusion {
     #[allow(clippy::too_many_arguments)] // what is known of one volume without a record
     fn judge_without_record(
@@ -652,7 +670,7 @@ impl Conclusion {
         plugin_name: &PluginName,
         rebuilt: Option<&Rebuilt>,
         stack: &[Mount<'_>],
-        who: &str,
+        who: &Who<'_>,
         valid: bool,
     ) {
         if !valid {

@@ -360,12 +360,17 @@ fn is_of_device(found: FoundVolume<'_>) -> bool {
 /// global mounts where the same file system is mounted and seen. Two places, or none, tell nothing: a path is not
 /// guessed. The path of a device is not told by the table.
 fn local_path(found: FoundVolume<'_>) -> Option<PathBuf> {
-    let table = found.table;
-    let mount = table.at(found.path)?;
+    let mount = found.table.at(found.path)?;
     let node_root = node_root(found.path)?;
     if mount.root() != living_root(mount.root()) {
         return None;
     }
+    let key = (mount.device(), mount.root().to_path_buf());
+    let mut known = found.memo.host_paths.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    known.entry(key).or_insert_with(|| host_path(found.table, mount, node_root)).clone()
+}
+
+fn host_path(table: &MountTable, mount: refloat_mount::Mount<'_>, node_root: &Path) -> Option<PathBuf> {
     let ours = [node_root.join(crate::layout::PODS), node_root.join(crate::layout::PLUGINS)];
     // A mount that shows the folder has its root at the folder's or above; looked up one by one, so that a table of
     // many mounts of one disk is not gone through for each volume.

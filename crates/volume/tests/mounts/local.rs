@@ -177,7 +177,12 @@ fn the_path_is_told_from_the_table() {
     life.set_up().unwrap();
     let told = || {
         let table = node.table();
-        let found = FoundVolume { folder: "pv1", path: &life.path(), table: &table };
+        let found = FoundVolume {
+            folder: "pv1",
+            path: &life.path(),
+            table: &table,
+            memo: &refloat_volume::LayoutMemo::default(),
+        };
         let rebuilt = life.plugin().from_layout(found).unwrap();
         let RebuiltSpec::PersistentVolume(spec) = rebuilt.spec else { panic!("{rebuilt:?}") };
         let path = spec["spec"]["local"]["path"].as_str().map(PathBuf::from);

@@ -74,8 +74,14 @@ fn without_a_record_nothing_is_invented() {
         ("d", json!({}), &["emptyDir.sizeLimit", "emptyDir.medium"]),
     ] {
         let path = format!("/r/pods/u/volumes/kubernetes.io~empty-dir/{name}");
-        let rebuilt =
-            EmptyDir.from_layout(FoundVolume { folder: name, path: Path::new(&path), table: &table }).unwrap();
+        let rebuilt = EmptyDir
+            .from_layout(FoundVolume {
+                folder: name,
+                path: Path::new(&path),
+                table: &table,
+                memo: &crate::LayoutMemo::default(),
+            })
+            .unwrap();
         assert_eq!(rebuilt.spec, RebuiltSpec::Volume(json!({ "name": name, "emptyDir": expected })));
         assert_eq!(rebuilt.lost, lost);
     }

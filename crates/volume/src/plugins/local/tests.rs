@@ -49,7 +49,14 @@ fn the_path_of_a_folder_is_told_where_it_is_unambiguous() {
         }
         let (table, bad) = MountTable::from_mountinfo(text.as_bytes());
         assert!(bad.is_empty());
-        let rebuilt = Local.from_layout(FoundVolume { folder: "pv1", path: Path::new(pod), table: &table }).unwrap();
+        let rebuilt = Local
+            .from_layout(FoundVolume {
+                folder: "pv1",
+                path: Path::new(pod),
+                table: &table,
+                memo: &crate::LayoutMemo::default(),
+            })
+            .unwrap();
         let RebuiltSpec::PersistentVolume(pv) = rebuilt.spec else { panic!() };
         assert_eq!(pv["spec"]["local"]["path"].as_str(), expected, "{what}");
         assert_eq!(rebuilt.lost.contains(&"spec.local.path"), expected.is_none(), "{what}");

@@ -387,7 +387,9 @@ fn without_a_record_nothing_is_invented() {
         (&super::super::projected::Projected, "projected"),
     ] {
         let path = Path::new("/r/pods/u/volumes/p/creds");
-        let rebuilt = plugin.from_layout(FoundVolume { folder: "creds", path, table: &table }).unwrap();
+        let rebuilt = plugin
+            .from_layout(FoundVolume { folder: "creds", path, table: &table, memo: &crate::LayoutMemo::default() })
+            .unwrap();
         assert_eq!(rebuilt.spec, RebuiltSpec::Volume(json!({"name": "creds", field: {}})));
         assert!(rebuilt.lost.iter().all(|lost| lost.starts_with(&format!("{field}."))) && !rebuilt.lost.is_empty());
     }
