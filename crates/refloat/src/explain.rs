@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use refloat_node::{ActualDevice, ActualVolume, Leftover, Plan, PlanInput, VolumeKey, Wanted, plan};
+use refloat_node::{ActualDevice, ActualVolume, Held, Leftover, Plan, PlanInput, VolumeKey, Wanted, plan};
 use refloat_volume::{Plugins, Problem};
 use serde::Serialize;
 
@@ -169,6 +169,13 @@ fn volume(seen: &ActualVolume, view: &View, plan: &Plan) -> Subject {
         conclusion.push(format!("Nobody could tell {}.", out.lost.join(", ")));
     }
     conclusion.extend(seen.conflict.as_ref().map(|c| format!("Hands off: {}", sentence(c))));
+    let mut next = steps(plan, |r| r.volume.as_ref() == Some(&seen.key));
+    if let Some(reason) = view.authority.only_checkpoint(&seen.key.pod) {
+        // The plan of a manager that knows no more than this tells of nobody's wish.
+        let why = view.authority.desired().incomplete.clone().unwrap_or_default();
+        let unknown = Held::Unknown { why }.to_string();
+        next.iter_mut().filter(|step| step.reason == unknown).for_each(|step| reason.clone_into(&mut step.reason));
+    }
     Subject {
         subject: format!("volume {shown} of {pod}"),
         what,
@@ -176,7 +183,7 @@ fn volume(seen: &ActualVolume, view: &View, plan: &Plan) -> Subject {
         evidence: seen.evidence.clone(),
         conclusion,
         problems: out.problems,
-        next: steps(plan, |r| r.volume.as_ref() == Some(&seen.key)),
+        next,
         attention: out.attention,
     }
 }

@@ -19,7 +19,7 @@ use crate::exit::Failure;
 pub(crate) struct View {
     /// The node root as the mount table spells it.
     pub(crate) root: PathBuf,
-    /// The node root as it was given.
+    /// The node root as it was given, from `/` on.
     pub(crate) given_root: PathBuf,
     /// The state folder.
     pub(crate) state_dir: PathBuf,
@@ -58,6 +58,16 @@ impl Authority {
         }
     }
 
+    /// Why a manager with no more than this authority would do nothing, where a checkpoint alone wants the pod.
+    pub(crate) fn only_checkpoint(&self, pod: &PodUid) -> Option<&'static str> {
+        match self {
+            Self::Checkpoints(_, pods) if pods.contains(pod) => {
+                Some("its pod's checkpoint wants it, and no source of pods was asked (--manifests names one)")
+            }
+            Self::Checkpoints(..) | Self::Source(_) => None,
+        }
+    }
+
     /// Whether this volume is wanted.
     pub(crate) fn wanted_volume(&self, key: &VolumeKey) -> Wanted {
         match self {
@@ -93,7 +103,7 @@ pub(crate) fn look(settings: &Settings, manifests: Option<&Path>) -> Result<View
     };
     Ok(View {
         root: evidence.root,
-        given_root: settings.root_dir.clone(),
+        given_root: std::path::absolute(&settings.root_dir).unwrap_or_else(|_| settings.root_dir.clone()),
         state_dir: settings.state_dir.clone(),
         boot_id: evidence.boot_id,
         scanned_at: Timestamp::now(),

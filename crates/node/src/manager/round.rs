@@ -212,7 +212,13 @@ impl Manager {
     fn log_problems(&mut self) {
         let mut all: BTreeSet<Problem> = self.failures().into_iter().collect();
         all.extend(self.actual.problems.iter().chain(&self.desired.problems).cloned());
-        all.extend(self.actual.volumes.iter().flat_map(|v| &v.problems).cloned());
+        let overdue: BTreeSet<Problem> = self.pool.overdue().into_iter().map(|o| o.problem).collect();
+        for volume in &self.actual.volumes {
+            // What an operation has made so far looks half done while it runs: it is no news before the operation ends.
+            let running = self.input.running.contains(&Exclusion::Volume(volume.key.clone()));
+            let news = |p: &&Problem| !running || overdue.contains(*p) || self.logged.contains(*p);
+            all.extend(volume.problems.iter().filter(news).cloned());
+        }
         all.extend(self.actual.devices.iter().flat_map(|d| &d.problems).cloned());
         all.extend(self.actual.leftovers.iter().flat_map(|l| &l.problems).cloned());
         for pod in self.desired.pods.values() {

@@ -14,7 +14,9 @@ use crate::output::table::{Look, printable};
 pub(crate) fn run(args: &ExplainArgs, settings: &Settings) -> Result<Done, Failure> {
     let manifests = args.manifests.as_deref().or(settings.file.manifests.as_deref());
     let view = look(settings, manifests)?;
-    let Some(explanation) = explain(&args.target, &view) else {
+    // A relative path is meant from the working folder, unless something bears that name.
+    let as_path = || std::path::absolute(&args.target).ok().and_then(|path| explain(path.to_str()?, &view));
+    let Some(explanation) = explain(&args.target, &view).or_else(as_path) else {
         let message = format!("nothing under {} is known as {:?}", view.root.display(), args.target);
         return Err(Failure::message(
             message,

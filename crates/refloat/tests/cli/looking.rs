@@ -194,6 +194,13 @@ fn explain(node: &mut Node) -> Result<Verdict> {
     for part in ["what it is:", "who wants it:", "evidence:", "conclusion:", "what would happen next:", "Mounted"] {
         ensure!(ran.stdout.contains(part), "{part}: {}", ran.stdout);
     }
+    ensure!(!ran.stdout.contains("not known whether it is wanted"), "the checkpoint wants it: {}", ran.stdout);
+    let mut command = node.refloat(&["explain", "volumes"]);
+    let inside =
+        std::path::Path::new(a["path"].as_str().expect("a path")).ancestors().nth(3).expect("the pod's folder");
+    let output = command.current_dir(inside).output()?;
+    let told = String::from_utf8_lossy(&output.stdout);
+    ensure!(output.status.success() && told.contains("volume a of pod test/web"), "a relative path: {output:?}");
     let ran = node.run(&["explain", "test/none"])?.expect(1)?;
     ensure!(ran.stderr.contains("test/none") && ran.stderr.contains("hint: "), "{ran:?}");
     node.delete("p.yaml")?;
