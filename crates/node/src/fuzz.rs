@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use refloat_record::{PodCheckpoint, Record, codec};
 use refloat_volume::{Plugins, layout};
 
-use crate::sources::manifests::{FileState, Folder, read_file};
+use crate::sources::manifests::{FileState, Folder, ParsedFile, read_file};
 use crate::{Desired, DesiredPod, Wanted, desired::resolve};
 
 const FILE: &str = "fuzz.yaml";
@@ -18,7 +18,7 @@ pub fn manifest(bytes: &[u8]) {
     let state = match read_file(FILE, bytes) {
         Ok(file) => FileState::Parsed(file),
         Err(error) => {
-            let lines = bytes.iter().filter(|&&byte| byte == b'\n').count() + 1;
+            let lines = bytes.split(|&byte| byte == b'\n').count();
             assert!((1..=lines + 1).contains(&error.line), "line {} of {lines}", error.line);
             FileState::Broken { line: Some(error.line), reason: error.reason }
         }
@@ -73,7 +73,7 @@ fn as_admitted(desired: &Desired, read: &Folder, plugins: &Plugins) {
     assert_eq!(format!("{:?}", same.pods), format!("{:?}", desired.pods), "a checkpoint changes no pod that is there");
     let broken = folder(FileState::Broken { line: None, reason: "it cannot be read".into() });
     let kept = resolve(&broken, &checkpoints, &[], plugins);
-    let gone = resolve(&folder(FileState::Parsed(Default::default())), &checkpoints, &[], plugins);
+    let gone = resolve(&folder(FileState::Parsed(ParsedFile::default())), &checkpoints, &[], plugins);
     for (uid, pod) in &desired.pods {
         assert!(matches!(kept.wanted(uid), Wanted::Unknown { .. }));
         assert!(matches!(gone.wanted(uid), Wanted::No { .. }));
