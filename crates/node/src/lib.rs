@@ -7,7 +7,7 @@
 //!  folders, boot id)           desired state ┘
 //! ```
 //!
-//! [`Evidence`] is gathered once, in one pass each. [`reconstruct`] and [`plan()`] are pure: no I/O, no clock.
+//! [`Evidence`] is gathered once, in one pass each. [`reconstruct()`] and [`plan()`] are pure: no I/O, no clock.
 //! [`Manager`] drives the loop. Start reading at [`actual`].
 
 pub mod actual;

@@ -1,7 +1,7 @@
 //! From evidence to the actual state. Pure.
 //!
 //! One pass over the records, one over the folder names, one over the mounts below the node root; what they say of one
-//! volume meets in one place and is concluded there ([`volumes`]). The mount table decides whether something is
+//! volume meets in one place and is concluded there (`volumes`). The mount table decides whether something is
 //! mounted, the boot id whether it still could be, the record what it is and how it is undone, the folders the rest.
 
 mod devices;
