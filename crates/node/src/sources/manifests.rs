@@ -144,6 +144,10 @@ pub fn read_folder(path: &Path) -> Folder {
             }
             let state = match read_whole(&entry.path()) {
                 Ok(None) => continue,
+                // Whoever writes a file in place truncates it first. The pods in it must not be gone between the two.
+                Ok(Some(text)) if text.is_empty() => {
+                    FileState::Broken { line: None, reason: "it is empty, as a file is that is being written".into() }
+                }
                 Ok(Some(text)) => match read_file(&name, &text) {
                     Ok(file) => FileState::Parsed(file),
                     Err(YamlError { line, reason }) => FileState::Broken { line: Some(line), reason },

@@ -8,6 +8,7 @@ tests![
     a_config_map_update_is_seen_whole,
     a_missing_folder_takes_nothing_away,
     a_broken_manifest_keeps_its_pods,
+    a_manifest_that_is_being_written_keeps_its_pods,
     bad_manifests_stop_nothing_else,
     an_edit_through_a_symlink_is_noticed,
 ];
@@ -97,6 +98,30 @@ fn a_broken_manifest_keeps_its_pods() {
     assert!(!stage.root("pods/u2").exists(), "{:#?}", outcome.plan.report);
     stage.manifest("pod.yaml", &text);
     assert_all_mounted(&stage.settle_well(), 1);
+}
+
+/// A file written in place is empty for a moment, and another file may wake the manager just then.
+fn a_manifest_that_is_being_written_keeps_its_pods() {
+    let stage = Stage::new();
+    let text = pod("u1", "  - {name: data, emptyDir: {}}\n");
+    stage.manifest("pod.yaml", &text);
+    let manager = stage.run();
+    let data = stage.root("pods/u1/volumes/kubernetes.io~empty-dir/data");
+    wait_for("the volume", || data.is_dir());
+    std::fs::write(data.join("file"), "precious").unwrap();
+    stage.manifest("pod.yaml", "");
+    stage.manifest("pod2.yaml", &text.replace("u1", "u2"));
+    wait_for("the other pod", || stage.root("pods/u2/volumes/kubernetes.io~empty-dir/data").is_dir());
+    stage.manifest("pod.yaml", &text);
+    manager.stop();
+    let outcome = stage.settle_well();
+    assert_all_mounted(&outcome, 2);
+    assert_eq!(std::fs::read(data.join("file")).unwrap(), b"precious");
+    // A file without a document is another thing than an empty file.
+    stage.manifest("pod.yaml", "# no pods\n");
+    stage.remove_manifest("pod2.yaml");
+    stage.settle_well();
+    stage.assert_clean();
 }
 
 fn bad_manifests_stop_nothing_else() {
