@@ -28,7 +28,6 @@ pub(super) fn build(root: &Path, state: &Path, host: &Path, volumes: usize) -> R
     let kernel = Kernel::detect();
     let boot_id = refloat_node::evidence::boot_id()?;
     let store = Store::open(state)?;
-    let source = dir(host)?;
     let mut records = Vec::new();
     for number in 0..volumes {
         let (pod_number, kind) = (number / KINDS.len(), number % KINDS.len());
@@ -40,7 +39,7 @@ pub(super) fn build(root: &Path, state: &Path, host: &Path, volumes: usize) -> R
         if kind == 0 {
             records.push(Record::PodCheckpoint(checkpoint(&pod)));
         }
-        let made = Made { root, host, kernel, boot_id: &boot_id, source: source.as_fd() };
+        let made = Made { root, host, kernel, boot_id: &boot_id };
         records.push(Record::PodVolume(made.volume(&pod, kind)?));
     }
     for result in store.put_all(&records) {
@@ -54,7 +53,6 @@ struct Made<'a> {
     host: &'a Path,
     kernel: Kernel,
     boot_id: &'a BootId,
-    source: std::os::fd::BorrowedFd<'a>,
 }
 
 impl Made<'_> {
@@ -67,9 +65,15 @@ impl Made<'_> {
         let path = layout::volume_path(&pod.uid, &plugin, &spec_name);
         let folder = path.below(self.root);
         std::fs::create_dir_all(&folder)?;
+        // Each local volume is a folder of its own, as on a real node.
+        let disk = self.host.join(&pod.name);
         let mount = match kind {
             0 => None,
-            4 => Some(NewMount::bind(self.kernel, self.source, self.host, &BindOptions::default())?),
+            4 => {
+                std::fs::create_dir_all(&disk)?;
+                let source = dir(&disk)?;
+                Some(NewMount::bind(self.kernel, source.as_fd(), &disk, &BindOptions::default())?)
+            }
             _ => Some(NewMount::tmpfs(self.kernel, &[])?),
         };
         let mount = mount.map(|mount| attach(mount, &folder)).transpose()?;
@@ -79,7 +83,7 @@ impl Made<'_> {
             std::fs::create_dir_all(&marker)?;
             std::fs::write(marker.join("ready"), "")?;
         }
-        let (volume, persistent_volume) = objects(kind, pod, self.host);
+        let (volume, persistent_volume) = objects(kind, pod, &disk);
         let unique_name = if local {
             layout::unique_name_of_device(&plugin, spec_name.as_str())?
         } else {
