@@ -42,7 +42,7 @@ pub struct PodTree {
     /// Anything else in the pod's folder, relative to it.
     pub other: Vec<PathBuf>,
     /// Whether a file that is no marker lies anywhere in it outside the volumes' own folders; none if that was not
-    /// looked at (a pod with records). Nothing below a mount point was looked at.
+    /// looked at (a pod with volumes). Nothing below a mount point was looked at.
     pub files: Option<bool>,
 }
 

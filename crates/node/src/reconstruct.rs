@@ -72,17 +72,16 @@ const SPLIT: usize = 512;
 
 /// Concludes what each volume is. Each stands for itself, so two threads share them.
 fn conclude_all(context: &Context<'_>, found: &[volumes::Found<'_>]) -> Vec<ActualVolume> {
-    let work = |part: &[volumes::Found<'_>]| -> Vec<ActualVolume> {
-        part.iter().map(|found| volumes::conclude(context, found)).collect()
-    };
+    let mut all = Vec::with_capacity(found.len());
+    let conclude = |found: &volumes::Found<'_>| volumes::conclude(context, found);
     if found.len() < SPLIT {
-        return work(found);
+        all.extend(found.iter().map(conclude));
+        return all;
     }
     let (left, right) = found.split_at(found.len() / 2);
     std::thread::scope(|scope| {
-        let other = scope.spawn(|| work(right));
-        let mut all = Vec::with_capacity(found.len());
-        all.extend(work(left));
+        let other = scope.spawn(|| right.iter().map(conclude).collect::<Vec<_>>());
+        all.extend(left.iter().map(conclude));
         match other.join() {
             Ok(rest) => all.extend(rest),
             Err(panic) => std::panic::resume_unwind(panic),

@@ -99,8 +99,8 @@ impl Record {
         match (self, other) {
             (Self::DeviceMount(a), Self::DeviceMount(b)) => a.unique_name.cmp(&b.unique_name),
             (Self::PodVolume(a), Self::PodVolume(b)) => {
-                let part = |r: &PodVolume| (r.pod.uid.clone(), r.plugin.clone(), r.spec_name.clone(), r.mode);
-                a.pod.uid.cmp(&b.pod.uid).then_with(|| part(a).cmp(&part(b)))
+                let order = (&a.pod.uid, &a.plugin, &a.spec_name, a.mode);
+                order.cmp(&(&b.pod.uid, &b.plugin, &b.spec_name, b.mode))
             }
             (Self::PodCheckpoint(a), Self::PodCheckpoint(b)) => a.pod.uid.cmp(&b.pod.uid),
             _ => self.kind().cmp(&other.kind()),

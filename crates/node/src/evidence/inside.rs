@@ -47,7 +47,8 @@ pub(super) fn look(root: &NodeRoot, pods: &mut [PodTree], records: &[Record], ta
                 folder.empty = root.list(&rel).ok().flatten().map(|entries| entries.is_empty());
             }
         }
-        if of_pod.is_empty() {
+        // Only of a pod without volumes is it asked whether anything is left.
+        if of_pod.is_empty() && pod.volumes.is_empty() && pod.volume_devices.is_empty() {
             pod.files = has_files(root, &mut lister, pod);
         }
     }
