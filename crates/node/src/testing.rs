@@ -65,6 +65,75 @@ pub(crate) fn device_record(name: &str, boot_id: &str) -> DeviceMount {
     }
 }
 
+/// A wanted pod for each uid, with an emptyDir `v` and a local volume `pv`.
+pub(crate) fn desired_of(uids: &[&str]) -> crate::Desired {
+    let pods = uids.iter().map(|uid| {
+        let pod = crate::DesiredPod {
+            pod: pod_ref(uid),
+            source: refloat_record::PodSource::Manifest { folder: "/m".into(), file: "f.yaml".into() },
+            object: Verbatim::from_text("{}".into()).unwrap(),
+            volumes: [("kubernetes.io/empty-dir", "v"), ("kubernetes.io/local-volume", "pv")]
+                .map(|(plugin, name)| std::sync::Arc::new(arbitrary::desired_volume(uid, plugin, name, None, false)))
+                .to_vec(),
+            waiting: vec![],
+            only_checkpoint: None,
+        };
+        (PodUid::new(uid).unwrap(), pod)
+    });
+    crate::Desired { pods: pods.collect(), source: "manifests in /m".into(), ..crate::Desired::default() }
+}
+
+/// A node with a bit of everything: u1 is admitted and has an emptyDir and a device, u2 has a mount over its volume, u3
+/// a volume that nobody wants, u4 files.
+pub(crate) fn world() -> crate::Actual {
+    let lines = [
+        "1 0 8:1 / / rw - ext4 /dev/sda1 rw",
+        "2 1 8:16 / /r/plugins/kubernetes.io/local-volume/mounts/pv rw - ext4 /dev/sdb rw",
+        "3 1 0:50 / /r/pods/u2/volumes/kubernetes.io~local-volume/other rw - tmpfs tmpfs rw",
+        "4 1 8:1 /data /r/pods/u3/volumes/kubernetes.io~local-volume/old rw - ext4 /dev/sda1 rw",
+        "5 1 8:1 /x /r/pods/u5/volume-subpaths/h/c/0 rw - ext4 /dev/sda1 rw",
+    ];
+    let recorded = |source: &str, root: &str| {
+        Some(refloat_record::RecordedMount {
+            id: None,
+            fs_type: "ext4".into(),
+            source: source.into(),
+            root: root.into(),
+        })
+    };
+    let mut device = device_record("pv", BOOT);
+    device.mount = recorded("/dev/sdb", "/");
+    let mut other = volume_record("u2", "kubernetes.io/local-volume", "other", BOOT);
+    other.mount = recorded("/dev/sda1", "/data");
+    let mut old = volume_record("u3", "kubernetes.io/local-volume", "old", BOOT);
+    old.mount = recorded("/dev/sda1", "/data");
+    let records = vec![
+        refloat_record::Record::DeviceMount(device),
+        refloat_record::Record::PodVolume(volume_record("u1", "kubernetes.io/empty-dir", "v", BOOT)),
+        refloat_record::Record::PodVolume(other),
+        refloat_record::Record::PodVolume(old),
+        refloat_record::Record::PodCheckpoint(arbitrary::checkpoint("u1")),
+    ];
+    let pod = |uid: &str, files: bool| crate::PodTree {
+        uid: PodUid::new(uid).ok(),
+        path: format!("pods/{uid}").into(),
+        volumes: vec![],
+        volume_devices: vec![],
+        sub_paths: vec![],
+        ready: vec![],
+        other: vec![],
+        files: Some(files),
+    };
+    let evidence = crate::Evidence {
+        root: ROOT.into(),
+        boot_id: boot(BOOT),
+        records: refloat_record::Loaded { records, unreadable: vec![] },
+        table: std::sync::Arc::new(refloat_mount::MountTable::from_mountinfo(lines.join("\n").as_bytes()).0),
+        tree: Some(crate::Tree { pods: vec![pod("u4", true), pod("u5", false)], ..crate::Tree::default() }),
+    };
+    crate::reconstruct(&evidence, &refloat_volume::Plugins::builtin())
+}
+
 /// Arbitrary evidence and wishes, out of few names, so that they meet.
 pub(crate) mod arbitrary {
     use std::sync::Arc;
@@ -193,7 +262,7 @@ pub(crate) mod arbitrary {
         select(&UIDS[..]).prop_map(|uid| Record::PodCheckpoint(checkpoint(uid)))
     }
 
-    fn checkpoint(uid: &str) -> PodCheckpoint {
+    pub(crate) fn checkpoint(uid: &str) -> PodCheckpoint {
         PodCheckpoint {
             pod: pod_ref(uid),
             source: PodSource::Manifest { folder: "/m".into(), file: "f.yaml".into() },
@@ -269,7 +338,13 @@ pub(crate) mod arbitrary {
         })
     }
 
-    fn desired_volume(uid: &str, plugin: &str, name: &str, content: Option<u8>, sub_path: bool) -> DesiredVolume {
+    pub(crate) fn desired_volume(
+        uid: &str,
+        plugin: &str,
+        name: &str,
+        content: Option<u8>,
+        sub_path: bool,
+    ) -> DesiredVolume {
         let key = VolumeKey {
             pod: PodUid::new(uid).unwrap(),
             spec_name: SpecName::new(name).unwrap(),

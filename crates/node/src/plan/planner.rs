@@ -284,10 +284,13 @@ impl Planner<'_> {
             if self.may.pod(pod).is_err() || self.running_pods.contains(pod) {
                 continue;
             }
-            forgotten.insert(pod);
             let operation =
                 Operation::ForgetPod { pod: pod.clone(), reason: "it is gone and has no volume left".into() };
+            let planned = self.plan.operations.len();
             self.start(format!("pod {pod}"), None, operation, None);
+            if self.plan.operations.len() > planned {
+                forgotten.insert(pod);
+            }
         }
         for leftover in &actual.leftovers {
             let subject = leftover.path.display().to_string();
@@ -302,7 +305,12 @@ impl Planner<'_> {
                     self.report(subject, None, "ForgetPod", format!("pod {pod} is gone"));
                 }
                 Ok(()) if removable(leftover) => {
-                    self.report(subject, None, "Wait", "an operation on its pod is under way".into());
+                    self.report(
+                        subject,
+                        None,
+                        "Wait",
+                        "its pod is forgotten when what is under way or pausing is done".into(),
+                    );
                 }
                 Ok(()) => {
                     let reason = format!("pod {pod} is gone, but these files are nobody's known volume; they are kept");

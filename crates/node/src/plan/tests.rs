@@ -249,3 +249,58 @@ proptest! {
         prop_assert_eq!(plan.wake_at.is_some(), pausing);
     }
 }
+
+/// What `explain` and the logs print: a change of these words is seen.
+#[test]
+fn reports_say_what_is_done_and_why() {
+    use crate::testing::{desired_of, world};
+    let (desired, actual) = (desired_of(&["u1"]), world());
+    let mut input = PlanInput::default();
+    let show = |plan: &Plan| -> String {
+        plan.report
+            .iter()
+            .map(|r| format!("{}: {}: {}\n", r.decision, r.subject, r.reason))
+            .collect::<Vec<_>>()
+            .concat()
+    };
+    assert_eq!(FIRST, show(&super::plan(&desired, &actual, &input)));
+    // The second round, one operation under way and one pausing.
+    let first = super::plan(&desired, &actual, &input);
+    let mut exclusions = first.operations.iter().map(|o| o.excludes().swap_remove(0));
+    input.running.extend(exclusions.next());
+    input.not_before.extend(exclusions.map(|e| (e, Duration::from_millis(1500))));
+    assert_eq!(PAUSING, show(&super::plan(&desired, &actual, &input)));
+    let unknown = Desired { incomplete: Some("the manifest folder is not there".into()), ..Desired::default() };
+    assert_eq!(UNKNOWN, show(&super::plan(&unknown, &actual, &PlanInput::default())));
+}
+
+const FIRST: &str = r#"HandsOff: volume "other" of pod default/pod-u2 (u2): tmpfs "tmpfs" (root /) is mounted there; the record announces type "ext4", source "/dev/sda1", root "/data"
+TearDown: volume "old" of pod default/pod-u3 (u3): not wanted any more (manifests in /m)
+SetUp: volume "v" of pod default/pod-u1 (u1): its folder is not there
+SetUp: volume "pv" of pod default/pod-u1 (u1): it is not there yet
+Keep: device kubernetes.io/local-volume/pv: wanted by manifests in /m
+ForgetPod: pod u5: it is gone and has no volume left
+HandsOff: /r/pods/u4: pod u4 is gone, but these files are nobody's known volume; they are kept
+ForgetPod: /r/pods/u5: pod u5 is gone
+ForgetPod: /r/pods/u5/volume-subpaths/h/c/0: pod u5 is gone
+"#;
+
+const PAUSING: &str = r#"HandsOff: volume "other" of pod default/pod-u2 (u2): tmpfs "tmpfs" (root /) is mounted there; the record announces type "ext4", source "/dev/sda1", root "/data"
+Wait: volume "old" of pod default/pod-u3 (u3): TearDown (not wanted any more (manifests in /m)) waits for an operation under way
+Wait: volume "v" of pod default/pod-u1 (u1): SetUp failed and is tried again in 1.5 s (its folder is not there)
+Wait: volume "pv" of pod default/pod-u1 (u1): SetUp failed and is tried again in 1.5 s (it is not there yet)
+Keep: device kubernetes.io/local-volume/pv: wanted by manifests in /m
+Wait: pod u5: ForgetPod failed and is tried again in 1.5 s (it is gone and has no volume left)
+HandsOff: /r/pods/u4: pod u4 is gone, but these files are nobody's known volume; they are kept
+Wait: /r/pods/u5: its pod is forgotten when what is under way or pausing is done
+Wait: /r/pods/u5/volume-subpaths/h/c/0: its pod is forgotten when what is under way or pausing is done
+"#;
+
+const UNKNOWN: &str = r#"Keep: volume "v" of pod default/pod-u1 (u1): not known whether it is wanted: the manifest folder is not there
+Keep: volume "other" of pod default/pod-u2 (u2): not known whether it is wanted: the manifest folder is not there
+Keep: volume "old" of pod default/pod-u3 (u3): not known whether it is wanted: the manifest folder is not there
+Keep: device kubernetes.io/local-volume/pv: not known whether it is wanted: the manifest folder is not there
+Keep: /r/pods/u4: not known whether it is wanted: the manifest folder is not there
+Keep: /r/pods/u5: not known whether it is wanted: the manifest folder is not there
+Keep: /r/pods/u5/volume-subpaths/h/c/0: not known whether it is wanted: the manifest folder is not there
+"#;
