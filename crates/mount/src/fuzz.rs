@@ -131,12 +131,13 @@ mod tests {
         fn any_lines(lines in proptest::collection::vec(
             (0..6_u32, 0..6_u32, "(/[ab\\\\#. ]{0,2}){1,4}", "(/[ab]{0,2}){1,2}"), 0..12)
         ) {
-            let text: String = lines.iter().map(|(id, parent, point, root)| {
-                let mut escaped = Vec::new();
-                crate::mountinfo::escape_path(point.as_bytes(), &mut escaped);
-                format!("{id} {parent} 0:{id} {root} {} rw - tmpfs x rw\n", String::from_utf8_lossy(&escaped))
-            }).collect();
-            super::mountinfo(text.as_bytes());
+            let mut text = Vec::new();
+            for (id, parent, point, root) in lines {
+                text.extend_from_slice(format!("{id} {parent} 0:{id} {root} ").as_bytes());
+                crate::mountinfo::escape_path(point.as_bytes(), &mut text);
+                text.extend_from_slice(b" rw - tmpfs x rw\n");
+            }
+            super::mountinfo(&text);
         }
     }
 }

@@ -84,6 +84,16 @@ fn escapes_are_undone_exactly_once() {
     }
 }
 
+#[test]
+fn no_mount_point_holds_a_nul() {
+    for point in [&b"/a\0b"[..], br"/a\000b"] {
+        let text = [b"1 0 8:1 / / rw - ext4 /dev/sda1 rw\n2 1 0:50 / ", point, b" rw - tmpfs x rw\n"].concat();
+        let (table, bad) = crate::MountTable::from_mountinfo(&text);
+        assert_eq!((table.len(), bad.len(), bad[0].number), (1, 1, 2));
+        assert_eq!(bad[0].why, "the mount point holds a NUL byte");
+    }
+}
+
 proptest! {
     #[test]
     fn nothing_panics(text in proptest::collection::vec(any::<u8>(), 0..300)) {

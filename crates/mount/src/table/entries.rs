@@ -95,6 +95,11 @@ impl Entries {
             }
             ends[which] = self.arena.len() as u32 - start;
         }
+        // No path can hold one, and the order of paths relies on that.
+        if self.arena[(start + ends[0]) as usize..(start + ends[1]) as usize].contains(&0) {
+            self.arena.truncate(start as usize);
+            return Err("the mount point holds a NUL byte");
+        }
         let Line { id: short, parent, device, .. } = *line;
         self.list.push(Entry { id: 0, short, parent, device, start, ends, hidden: false });
         Ok(())
