@@ -18,7 +18,8 @@ pub fn manifest(bytes: &[u8]) {
     let state = match read_file(FILE, bytes) {
         Ok(file) => FileState::Parsed(file),
         Err(error) => {
-            let lines = bytes.split(|&byte| byte == b'\n').count();
+            // YAML also ends a line with a lone carriage return.
+            let lines = bytes.iter().filter(|byte| b"\r\n".contains(byte)).count() + 1;
             assert!((1..=lines + 1).contains(&error.line), "line {} of {lines}", error.line);
             FileState::Broken { line: Some(error.line), reason: error.reason }
         }
