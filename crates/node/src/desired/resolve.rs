@@ -76,8 +76,9 @@ fn doubt(folder: &Folder, objects: &ManifestObjects, checkpoint: &PodCheckpoint)
     if let Some((_, why)) = objects.twice_pods().iter().find(|(p, _)| same(&p.pod)) {
         return Some(why.clone());
     }
-    let state = folder.files.get(file).filter(|_| *from == folder.path)?;
-    state.incomplete().map(|why| format!("{}/{file} cannot be read whole: {why}", folder.path))
+    let own = folder.files.get(file).filter(|_| *from == folder.path).and_then(manifests::FileState::incomplete);
+    own.map(|why| format!("{}/{file} cannot be read whole: {why}", folder.path))
+        .or_else(|| folder.may_hold(&checkpoint.pod))
 }
 
 /// The pod as its checkpoint has it.

@@ -16,7 +16,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolume, PersistentVolumeClaim, Secret};
-use refloat_record::{SpecName, Verbatim};
+use refloat_record::{PodRef, SpecName, Verbatim};
 use refloat_volume::{NodeFacts, Object, Problem};
 use serde_json::Value;
 
@@ -33,10 +33,26 @@ pub struct Folder {
     pub path: String,
     /// Its files by name.
     pub files: BTreeMap<String, FileState>,
+    /// The text of the files that were read but not wholly understood, by name. They may hold a pod that stood elsewhere
+    /// before.
+    pub doubtful: BTreeMap<String, Vec<u8>>,
     /// Why the folder could not be read, if so. Every pod is unknown then.
     pub unreadable: Option<String>,
     /// What this machine has, for limits that a pod does not set.
     pub node: NodeFacts,
+}
+
+impl Folder {
+    /// Why a pod that no file is known to hold may still be in one, if so: a file that is not wholly understood has its
+    /// name or uid in it. The pod may have been moved there.
+    pub fn may_hold(&self, pod: &PodRef) -> Option<String> {
+        let holds =
+            |text: &[u8], word: &str| !word.is_empty() && text.windows(word.len()).any(|w| w == word.as_bytes());
+        let (file, _) =
+            self.doubtful.iter().find(|(_, text)| holds(text, &pod.name) || holds(text, pod.uid.as_str()))?;
+        let why = self.files.get(file).and_then(FileState::incomplete).unwrap_or_default();
+        Some(format!("{}/{file} names the pod and cannot be read whole: {why}", self.path))
+    }
 }
 
 /// What one file says.
@@ -148,10 +164,16 @@ pub fn read_folder(path: &Path) -> Folder {
                 Ok(Some(text)) if text.is_empty() => {
                     FileState::Broken { line: None, reason: "it is empty, as a file is that is being written".into() }
                 }
-                Ok(Some(text)) => match read_file(&name, &text) {
-                    Ok(file) => FileState::Parsed(file),
-                    Err(YamlError { line, reason }) => FileState::Broken { line: Some(line), reason },
-                },
+                Ok(Some(text)) => {
+                    let state = match read_file(&name, &text) {
+                        Ok(file) => FileState::Parsed(file),
+                        Err(YamlError { line, reason }) => FileState::Broken { line: Some(line), reason },
+                    };
+                    if state.incomplete().is_some() {
+                        folder.doubtful.insert(name.clone(), text);
+                    }
+                    state
+                }
                 Err(e) => FileState::Broken { line: None, reason: format!("cannot read it: {e}") },
             };
             folder.files.insert(name, state);

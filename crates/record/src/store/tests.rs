@@ -123,7 +123,7 @@ fn damaged_files_are_set_aside_intact() {
     assert_eq!(files(&state.join("set-aside")).len(), 0, "reading changes nothing");
 
     let loaded = store.load().unwrap();
-    assert_eq!(loaded.records, [good.clone()]);
+    assert_eq!(loaded.records, std::slice::from_ref(&good));
     assert_eq!(loaded.unreadable.len(), 8);
     let words: Vec<_> =
         Store::set_aside(state).unwrap().into_iter().map(|s| (s.reason.unwrap(), s.name, s.key)).collect();
