@@ -87,7 +87,7 @@ pub struct PlanInput {
     pub verified: BTreeMap<VolumeKey, u64>,
     /// Device-mountable volumes that turned out to have no device of their own.
     pub no_device: BTreeSet<UniqueVolumeName>,
-    /// What [`digest`] says of wanted volumes, as far as it was computed already.
+    /// What [`digest()`] says of wanted volumes, as far as it was computed already.
     pub digests: BTreeMap<VolumeKey, u64>,
     /// The plugins whose SetUp is called once after each start ([`refloat_volume::Capabilities::verify`]).
     pub verify: BTreeSet<PluginName>,

@@ -117,7 +117,7 @@ pub fn decode_stored(bytes: &[u8]) -> Result<Stored, UnreadableReason> {
 }
 
 /// The key that the content still tells, although it may be damaged or of a newer version. Only a hint: whoever uses
-/// it compares [`file_name`] of it with the file's name.
+/// it compares [`file_name()`] of it with the file's name.
 pub fn key_in(bytes: &[u8]) -> Option<RecordKey> {
     #[derive(serde::Deserialize)]
     #[serde(rename_all = "camelCase")]
