@@ -30,5 +30,5 @@ pub use actual::{
 pub use desired::{Desired, DesiredPod, DesiredVolume, Waiting, Wanted};
 pub use evidence::{Evidence, Gather, GatherError, PodTree, Tree, VolumeFolder};
 pub use manager::{Manager, ManagerError, ManagerOptions};
-pub use plan::{Exclusion, Held, MayUnmount, Operation, Plan, PlanInput, Report, plan};
+pub use plan::{Exclusion, Held, MayUnmount, Operation, Plan, PlanInput, Report, compare, plan};
 pub use reconstruct::reconstruct;

@@ -4,6 +4,7 @@
 //! operations are independent of one another, and a plan without operations means that nothing is left to do. Whether
 //! something may be undone is asked of [`MayUnmount`] alone.
 
+mod changed;
 mod digest;
 mod may_unmount;
 mod planner;
@@ -15,6 +16,7 @@ use std::time::Duration;
 use refloat_record::{DeviceMount, PluginName, PodUid, PodVolume, UniqueVolumeName};
 use refloat_volume::Plugins;
 
+pub use changed::compare;
 pub use digest::digest;
 pub use may_unmount::{Held, MayUnmount};
 pub use planner::plan;

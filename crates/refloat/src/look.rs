@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::Context;
 use jiff::Timestamp;
 use refloat_mount::{Kernel, NodeRoot, TableReader};
-use refloat_node::{Actual, Desired, Evidence, Gather, VolumeKey, Wanted, reconstruct};
+use refloat_node::{Actual, Desired, Evidence, Gather, VolumeKey, Wanted, compare, reconstruct};
 use refloat_record::{BootId, PodUid, Store};
 use refloat_volume::{Host, Plugins, Problem};
 
@@ -93,7 +93,7 @@ impl Authority {
 pub(crate) fn look(settings: &Settings, manifests: Option<&Path>) -> Result<View, Failure> {
     let evidence = gather(settings)?;
     let plugins = Plugins::builtin();
-    let actual = reconstruct(&evidence, &plugins);
+    let mut actual = reconstruct(&evidence, &plugins);
     let authority = match manifests {
         None => Authority::of_checkpoints(&actual),
         Some(folder) => {
@@ -101,6 +101,7 @@ pub(crate) fn look(settings: &Settings, manifests: Option<&Path>) -> Result<View
             Authority::Source(refloat_node::sources::desired(folder, &actual.checkpoints, records, &plugins))
         }
     };
+    compare(authority.desired(), &mut actual);
     Ok(View {
         root: evidence.root,
         given_root: std::path::absolute(&settings.root_dir).unwrap_or_else(|_| settings.root_dir.clone()),

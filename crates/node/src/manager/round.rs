@@ -10,7 +10,7 @@ use super::{Manager, ManagerError, News, records, retry};
 use crate::evidence::Gather;
 use crate::execute::{Job, Success};
 use crate::plan::digest;
-use crate::{Exclusion, Operation, RecordState, VolumeKey, VolumeState, plan, reconstruct};
+use crate::{Exclusion, Operation, RecordState, VolumeKey, VolumeState, compare, plan, reconstruct};
 
 /// How often the folders of pods with a conflict are looked at again: with the pauses of a failed operation, since
 /// nothing tells when somebody moves away the file that stands in the way.
@@ -53,6 +53,8 @@ impl Manager {
                     if matches!(failure.source, VolumeError::Record(_)) {
                         tracing::debug!(subject = %about, "no record, so nothing was started");
                     }
+                    // Whether it has a device is asked again: what is at its path may have changed.
+                    self.input.no_device.retain(|name| !done.excludes.contains(&Exclusion::Device(name.clone())));
                     self.retries.failed(about.clone(), wish, problem, now);
                 }
             }
@@ -77,6 +79,7 @@ impl Manager {
         if news.manifests {
             self.read_desired();
         }
+        compare(&self.desired, &mut self.actual);
         self.show_overdue();
 
         let (desired, digests) = (&self.desired, &self.input.digests);

@@ -4,11 +4,12 @@
 //! last read. A process may take a mount into use right afterwards; the kernel then answers that it is busy, and
 //! whoever executes the unmount looks into the table once more right before.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use refloat_record::{PodUid, RelPath, UniqueVolumeName};
 
-use crate::{Actual, ActualDevice, ActualVolume, Desired, ReconstructionResult, Wanted};
+use super::changed::device_changed;
+use crate::{Actual, ActualDevice, ActualVolume, Desired, DesiredVolume, ReconstructionResult, Wanted};
 
 /// Why something may not be unmounted.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -81,7 +82,10 @@ pub struct MayUnmount<'a> {
 impl<'a> MayUnmount<'a> {
     /// For this state of the world.
     pub fn new(desired: &'a Desired, actual: &'a Actual) -> Self {
-        let wanted = || desired.pods.values().flat_map(|pod| &pod.volumes);
+        let devices: HashMap<_, _> = actual.devices.iter().filter_map(|d| Some((d.unique_name.as_ref()?, d))).collect();
+        // A pod that came after the device's spec changed wants another device than the one that is mounted.
+        let other = |v: &DesiredVolume| devices.get(&v.unique_name).is_some_and(|d| device_changed(v, d).is_some());
+        let wanted = || desired.pods.values().flat_map(|pod| &pod.volumes).filter(|v| !other(v));
         let unresolved = desired.pods.values().find_map(|pod| {
             let waiting = pod.waiting.iter().find(|w| w.key.is_none())?;
             Some(format!(

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use refloat_record::{PodCheckpoint, PodUid, UniqueVolumeName, Verbatim};
 
+use super::changed::{device_changed, volume_changed};
 use super::{Exclusion, Held, MayUnmount, Operation, Plan, PlanInput, Report, digest};
 use crate::{
     Actual, ActualDevice, ActualVolume, Desired, DesiredPod, DesiredVolume, Leftover, LeftoverKind,
@@ -179,6 +180,12 @@ impl Planner<'_> {
             if let Some(why) = device.and_then(|d| d.conflict.as_ref()) {
                 return self.report(subject, key, "HandsOff", format!("its device: {why}"));
             }
+            if let Some(field) = device.and_then(|d| device_changed(volume, d)) {
+                let reason = format!(
+                    "{field} is not what it was when its device was mounted; it waits until the pods that use that are gone"
+                );
+                return self.report(subject, key, "Wait", reason);
+            }
             if device.is_none_or(|d| d.state != VolumeState::Mounted || d.record_state != RecordState::Ok) {
                 if let Some(mount) = device.filter(|d| d.record_state != RecordState::Ok).and_then(|d| d.mount.as_ref())
                 {
@@ -226,6 +233,9 @@ impl Planner<'_> {
             VolumeState::NotMounted | VolumeState::Uncertain => return Need::SetUp(actual.state_reason.clone()),
             VolumeState::Unknown => return Need::Wait(actual.state_reason.clone()),
             VolumeState::Mounted => {}
+        }
+        if let Some(field) = volume_changed(volume, actual) {
+            return Need::Nothing(format!("{field} is not what it was when it was set up; it keeps what it has"));
         }
         let missing = volume.sub_paths.iter().find(|wanted| {
             !actual.sub_paths.iter().any(|seen| {

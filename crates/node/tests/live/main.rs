@@ -18,6 +18,7 @@ macro_rules! tests {
 }
 
 mod by_hand;
+mod changed;
 mod devices;
 mod life;
 mod manifests;
@@ -55,7 +56,15 @@ fn main() {
         .expect("a tmpfs in a private namespace");
     BASE.set(base.clone()).expect("set once");
 
-    let tests = [by_hand::TESTS, devices::TESTS, life::TESTS, manifests::TESTS, running::TESTS, state_folder::TESTS];
+    let tests = [
+        by_hand::TESTS,
+        changed::TESTS,
+        devices::TESTS,
+        life::TESTS,
+        manifests::TESTS,
+        running::TESTS,
+        state_folder::TESTS,
+    ];
     let trials = tests.concat().into_iter().map(|(name, test)| {
         Trial::test(name, move || match test() {
             Ok(()) => Ok(()),
