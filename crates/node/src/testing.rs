@@ -42,6 +42,7 @@ pub(crate) fn volume_record(uid: &str, plugin: &str, name: &str, boot_id: &str) 
         host_path: None,
         device_mount_path: None,
         mount: None,
+        block: None,
         sub_paths: vec![],
         boot_id: boot(boot_id),
         provider_info: None,

@@ -10,6 +10,7 @@
 //!
 //! The kinds and the codec perform no I/O; the store reaches files only through the [`disk::Disk`] trait.
 
+mod block;
 mod checkpoint;
 pub mod codec;
 mod device_mount;
@@ -25,6 +26,7 @@ mod samples;
 mod store;
 mod verbatim;
 
+pub use block::{DeviceNumber, NoDeviceNumber, RecordedBlock};
 pub use checkpoint::{PodCheckpoint, PodSource};
 pub use device_mount::DeviceMount;
 pub use mount::RecordedMount;

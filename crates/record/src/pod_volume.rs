@@ -2,7 +2,10 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{BootId, OuterSpecName, PluginName, PodUid, RecordedMount, RelPath, SpecName, UniqueVolumeName, Verbatim};
+use crate::{
+    BootId, OuterSpecName, PluginName, PodUid, RecordedBlock, RecordedMount, RelPath, SpecName, UniqueVolumeName,
+    Verbatim,
+};
 
 /// The pod that a record belongs to.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -120,7 +123,8 @@ pub struct PodVolume {
     /// The claim, for a claim.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub claim: Option<ClaimRef>,
-    /// The volume's folder relative to the node root. Absent for volumes without one (hostPath).
+    /// The volume's folder (of a block volume: its symlink) relative to the node root. Absent for volumes without one
+    /// (hostPath).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub path: Option<RelPath>,
     /// The host's own path, for volumes that are one (hostPath). Absolute.
@@ -132,6 +136,9 @@ pub struct PodVolume {
     /// The mount that is or will be at `path`. Absent if nothing is mounted there (a plain folder).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mount: Option<RecordedMount>,
+    /// How the device is presented, for block volumes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub block: Option<RecordedBlock>,
     /// Its subPath mounts.
     #[serde(default)]
     pub sub_paths: Vec<RecordedSubPath>,

@@ -3,9 +3,9 @@
 use proptest::prelude::*;
 
 use crate::{
-    BootId, ClaimRef, DeviceMount, FsGroup, FsGroupChangePolicy, OuterSpecName, PluginName, PodCheckpoint, PodRef,
-    PodSource, PodUid, PodVolume, Record, RecordedMount, RecordedSubPath, RelPath, SpecName, UniqueVolumeName,
-    Verbatim, VolumeMode,
+    BootId, ClaimRef, DeviceMount, DeviceNumber, FsGroup, FsGroupChangePolicy, OuterSpecName, PluginName,
+    PodCheckpoint, PodRef, PodSource, PodUid, PodVolume, Record, RecordedBlock, RecordedMount, RecordedSubPath,
+    RelPath, SpecName, UniqueVolumeName, Verbatim, VolumeMode,
 };
 
 pub(crate) fn pod(uid: &str) -> PodRef {
@@ -32,6 +32,7 @@ pub(crate) fn volume(uid: &str, name: &str, text: &str) -> Record {
         host_path: None,
         device_mount_path: None,
         mount: None,
+        block: None,
         sub_paths: vec![],
         boot_id: BootId::new("b0").unwrap(),
         provider_info: None,
@@ -140,6 +141,12 @@ pub(crate) fn any_record() -> impl Strategy<Value = Record> {
                 host_path: flag.then(|| free.clone()),
                 device_mount_path: Some(path.clone()),
                 mount: mount.clone(),
+                block: flag.then(|| RecordedBlock {
+                    map_path: path.clone(),
+                    link_target: free.clone(),
+                    mount: mount.clone(),
+                    device: gid.map(|major| DeviceNumber { major, minor: major }),
+                }),
                 sub_paths: vec![RecordedSubPath {
                     container: free,
                     index: gid.unwrap_or(0),

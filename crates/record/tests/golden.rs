@@ -3,9 +3,9 @@
 
 use refloat_record::codec::{decode_stored, encode};
 use refloat_record::{
-    BootId, ClaimRef, DeviceMount, FsGroup, FsGroupChangePolicy, OuterSpecName, PluginName, PodCheckpoint, PodRef,
-    PodSource, PodUid, PodVolume, Record, RecordedMount, RecordedSubPath, RelPath, SpecName, UniqueVolumeName,
-    Verbatim, VolumeMode,
+    BootId, ClaimRef, DeviceMount, DeviceNumber, FsGroup, FsGroupChangePolicy, OuterSpecName, PluginName,
+    PodCheckpoint, PodRef, PodSource, PodUid, PodVolume, Record, RecordedBlock, RecordedMount, RecordedSubPath,
+    RelPath, SpecName, UniqueVolumeName, Verbatim, VolumeMode,
 };
 
 fn pod() -> PodRef {
@@ -69,6 +69,7 @@ fn pod_volume() -> Record {
         host_path: Some("/srv/x".into()),
         device_mount_path: Some(RelPath::new("plugins/kubernetes.io/local-volume/mounts/disk-1").unwrap()),
         mount: Some(mount(4_294_967_302)),
+        block: None,
         sub_paths: vec![RecordedSubPath {
             container: "main".into(),
             index: 0,
@@ -78,6 +79,36 @@ fn pod_volume() -> Record {
         }],
         boot_id: BootId::new("2c1f6c9e-0d5f-4f0e-8a8e-2f6f0a3f9b11").unwrap(),
         provider_info: Some(verbatim(r#"{"z":[1,null]}"#)),
+    })
+}
+
+fn block_volume() -> Record {
+    let Record::PodVolume(volume) = pod_volume() else { unreachable!("it is one") };
+    let uid = &volume.pod.uid;
+    let path = RelPath::new(format!("pods/{uid}/volumeDevices/kubernetes.io~local-volume/disk-1")).unwrap();
+    let map_path = format!("plugins/kubernetes.io~local-volume/volumeDevices/disk-1/{uid}");
+    let block = RecordedBlock {
+        map_path: RelPath::new(map_path).unwrap(),
+        link_target: "/dev/sdb".into(),
+        mount: Some(RecordedMount {
+            fs_type: "devtmpfs".into(),
+            source: "devtmpfs".into(),
+            root: "/sdb".into(),
+            ..mount(4_294_967_302)
+        }),
+        device: Some(DeviceNumber { major: 8, minor: 16 }),
+    };
+    Record::PodVolume(PodVolume {
+        mode: VolumeMode::Block,
+        mount_options: vec![],
+        fs_group: None,
+        path: Some(path),
+        host_path: None,
+        device_mount_path: None,
+        mount: None,
+        block: Some(block),
+        sub_paths: vec![],
+        ..volume
     })
 }
 
@@ -93,7 +124,12 @@ fn pod_checkpoint() -> Record {
 #[test]
 fn v1() {
     let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/v1");
-    let kinds = [("device-mount", device_mount()), ("pod-volume", pod_volume()), ("pod-checkpoint", pod_checkpoint())];
+    let kinds = [
+        ("device-mount", device_mount()),
+        ("pod-volume", pod_volume()),
+        ("pod-volume-block", block_volume()),
+        ("pod-checkpoint", pod_checkpoint()),
+    ];
     for (name, expected) in kinds {
         let path = folder.join(name).with_extension("json");
         let golden = std::fs::read(&path).unwrap_or_else(|e| {

@@ -45,6 +45,7 @@ fn record(number: usize) -> Result<Record> {
         host_path: None,
         device_mount_path: None,
         mount: None,
+        block: None,
         sub_paths: vec![],
         boot_id: refloat_node::evidence::boot_id()?,
         provider_info: None,

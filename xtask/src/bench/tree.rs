@@ -107,6 +107,7 @@ impl Made<'_> {
             host_path: None,
             device_mount_path: None,
             mount,
+            block: None,
             sub_paths: vec![],
             boot_id: self.boot_id.clone(),
             provider_info: None,

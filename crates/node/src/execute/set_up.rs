@@ -115,6 +115,7 @@ fn record_for(executor: &Executor, job: &Job, volume: &DesiredVolume) -> Result<
         host_path: volume.host_path.clone(),
         device_mount_path: job.device.as_ref().map(|d| d.device_mount_path.clone()),
         mount: same_boot.and_then(|r| r.mount.clone()),
+        block: before.and_then(|r| r.block.clone()),
         sub_paths,
         boot_id: executor.host.boot_id.clone(),
         provider_info: before.and_then(|r| r.provider_info.clone()),

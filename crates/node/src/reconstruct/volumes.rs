@@ -634,6 +634,7 @@ fn without_record(context: &Context<'_>, found: &Found<'_>) -> ActualVolume {
         host_path: None,
         device_mount_path: None,
         mount: told(&stack),
+        block: None,
         sub_paths: vec![],
         boot_id: context.evidence.boot_id.clone(),
         provider_info: None,

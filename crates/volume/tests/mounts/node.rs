@@ -281,6 +281,7 @@ impl<'n> Life<'n> {
             host_path: self.plugin().host_path(&self.spec),
             device_mount_path: self.plugin().device_mount_path(&self.spec),
             mount: None,
+            block: None,
             sub_paths: vec![],
             boot_id: self.node.host.boot_id.clone(),
             provider_info: None,
