@@ -1,0 +1,194 @@
+//! Concludes what a volume with a record is.
+
+use std::path::PathBuf;
+
+use refloat_record::{PodVolume, RelPath};
+use refloat_volume::{Plugin, Presence, Problem, layout};
+
+use super::super::Context;
+use super::super::mounts::{Match, seen, shown};
+use super::{Conclusion, Found, Who, unknown_plugin, unrecorded_sub_path};
+use crate::{ActualVolume, ReconstructionResult, RecordState, SubPathSeen, VolumeKey, VolumeState};
+
+pub(super) fn conclude(context: &Context<'_>, found: &Found<'_>, record: &PodVolume) -> ActualVolume {
+    let root = context.mounts.root;
+    let plugin = context.plugins.by_name(&record.plugin);
+    let pod_name = Some((record.pod.namespace.clone(), record.pod.name.clone()));
+    let who = Who { pod: &record.pod.uid, pod_name: pod_name.as_ref(), name: found.name };
+    let same_boot = record.boot_id == context.evidence.boot_id;
+    let path = record.path.as_ref().map(|p| p.below(root));
+    let stack = path.as_ref().map_or(vec![], |p| context.mounts.stack(p));
+    let matched = path
+        .as_ref()
+        .map_or(Match::Nothing, |path| context.mounts.matches(path, &stack, record.mount.as_ref(), same_boot));
+
+    let mut c = Conclusion {
+        state: VolumeState::NotMounted,
+        reason: String::new(),
+        ours: matches!(matched, Match::Ours | Match::Adopted),
+        conflict: None,
+        reconstruction: ReconstructionResult::Full,
+        evidence: vec![format!("record: {} of {} boot", record.plugin, if same_boot { "this" } else { "another" })],
+        problems: vec![],
+        stray_files: false,
+    };
+    c.evidence.push(match stack.last() {
+        Some(top) => format!("mount table: {}, {} layer(s)", shown(*top), stack.len()),
+        None => "mount table: nothing at its path".into(),
+    });
+    if context.evidence.tree.is_some() {
+        let ready = if found.ready { ", ready marker" } else { "" };
+        c.evidence.push(format!("folders: {}{ready}", if found.folder.is_some() { "there" } else { "not there" }));
+    }
+
+    if let Some(why) = misplaced(found, record) {
+        c.fail(format!("{who}: {why}; nothing is done to it"));
+    } else if let Some(plugin) = plugin {
+        c.judge(context, found, plugin, record, matched, same_boot);
+    } else {
+        c.state = if c.ours { VolumeState::Mounted } else { VolumeState::Unknown };
+        c.reason = format!("no plugin {} is built in", record.plugin);
+        c.conflict = Some(format!("{} is not built in, and only it knows how its volumes are undone", record.plugin));
+        c.problems.push(unknown_plugin(&who, &record.plugin));
+    }
+    c.look_at_folder(&who, found, path.clone(), &stack);
+    let sub_paths = c.sub_paths(context, found, record, same_boot);
+    let explained = |p: &Problem| matches!(p.code, "NotUnderstood" | "StrayFiles" | "UnknownPlugin");
+    if let (Some(conflict), false) = (&c.conflict, c.problems.iter().any(explained)) {
+        let problem = Problem::new(
+            "Conflict",
+            format!("{who}: {conflict}"),
+            "Refloat keeps its hands off it. Unmount what does not belong there, and it goes on by itself.",
+        );
+        c.problems.insert(0, problem);
+    }
+    ActualVolume {
+        key: VolumeKey {
+            pod: record.pod.uid.clone(),
+            spec_name: record.spec_name.clone(),
+            plugin: record.plugin.clone(),
+            mode: record.mode,
+        },
+        pod_name,
+        outer_names: record.volume_names.clone(),
+        unique_name: Some(record.unique_name.clone()),
+        path: path.or(record.host_path.as_ref().map(PathBuf::from)),
+        device_path: record.device_mount_path.as_ref().map(|p| p.below(root)),
+        sub_paths,
+        mount: seen(&stack, c.ours),
+        state: c.state,
+        state_reason: c.reason,
+        record_state: RecordState::Ok,
+        record: Some(record.clone()),
+        reconstruction: c.reconstruction,
+        spec_volume: Some(record.volume.clone()),
+        spec_persistent_volume: record.persistent_volume.clone(),
+        stray_files: c.stray_files,
+        evidence: c.evidence,
+        conflict: c.conflict,
+        problems: c.problems,
+    }
+}
+
+/// Why a record's paths are not those of its own volume, if so. Such a record was made by hand or by a fault; acting on
+/// it would undo another's volume.
+fn misplaced(found: &Found<'_>, record: &PodVolume) -> Option<String> {
+    if record.plugin.as_str().contains('~') {
+        return Some(format!("its record has the plugin name {:?}, and no plugin's name holds a tilde", record.plugin));
+    }
+    let below = |path: &RelPath, top: &str| path.as_str().strip_prefix(top).is_some_and(|rest| rest.starts_with('/'));
+    if let Some(path) = record.path.as_ref().filter(|path| !found.holds(path)) {
+        return Some(format!("its record has the path {path}, which is not in its own folder"));
+    }
+    if let Some(path) = record.device_mount_path.as_ref().filter(|p| !below(p, layout::PLUGINS)) {
+        return Some(format!("its record has the global mount path {path}, which is not below {}", layout::PLUGINS));
+    }
+    if record.sub_paths.is_empty() {
+        return None;
+    }
+    let sub_paths = format!("{}/{}/{}/{}", layout::PODS, record.pod.uid, layout::VOLUME_SUBPATHS, record.spec_name);
+    let stray = record.sub_paths.iter().find(|s| !below(&s.path, &sub_paths))?;
+    Some(format!("its record has the subPath {}, which is not below {sub_paths}", stray.path))
+}
+
+impl Conclusion {
+    /// The state of a volume with a good record.
+    fn judge(
+        &mut self,
+        context: &Context<'_>,
+        found: &Found<'_>,
+        plugin: &dyn Plugin,
+        record: &PodVolume,
+        matched: Match,
+        same_boot: bool,
+    ) {
+        if let Match::Conflict(why) = matched {
+            self.state = VolumeState::Uncertain;
+            self.reason.clone_from(&why);
+            self.conflict = Some(why);
+            return;
+        }
+        let listed = context.evidence.tree.is_some();
+        let (state, reason) = match plugin.capabilities().presence {
+            Presence::Record if same_boot => (VolumeState::Mounted, "the record is of this boot".into()),
+            Presence::Record => (VolumeState::NotMounted, "the record is of another boot".into()),
+            Presence::Mount => match matched {
+                Match::Ours => (VolumeState::Mounted, "the recorded mount is in the mount table".into()),
+                Match::Adopted => (VolumeState::Mounted, "a mount as the record announces it is there".into()),
+                _ if same_boot => (VolumeState::NotMounted, "the recorded mount is not in the mount table".into()),
+                _ => (VolumeState::NotMounted, "it was mounted in another boot".into()),
+            },
+            Presence::Marker if record.mount.is_some() && matched == Match::Nothing => {
+                let when = if same_boot { "is not in the mount table" } else { "was of another boot" };
+                (VolumeState::NotMounted, format!("the recorded mount {when}"))
+            }
+            Presence::Marker if !listed => (VolumeState::Unknown, "the folders were not listed".into()),
+            Presence::Marker if found.folder.is_none() && !found.ready => {
+                (VolumeState::NotMounted, "its folder is not there".into())
+            }
+            Presence::Marker if !found.ready || found.folder.is_none() => {
+                (VolumeState::Uncertain, "its ready marker or its folder is missing, so SetUp was not finished".into())
+            }
+            Presence::Marker if !same_boot => {
+                (VolumeState::Uncertain, "its folder is there, but was set up in another boot".into())
+            }
+            Presence::Marker => (VolumeState::Mounted, "its folder and its ready marker are there".into()),
+        };
+        self.state = state;
+        self.reason = reason;
+    }
+
+    /// The volume's subPath mounts: those of the record, then those that only the table knows.
+    fn sub_paths(
+        &mut self,
+        context: &Context<'_>,
+        found: &Found<'_>,
+        record: &PodVolume,
+        same_boot: bool,
+    ) -> Vec<SubPathSeen> {
+        let mut all = vec![];
+        for recorded in &record.sub_paths {
+            let path = recorded.path.below(context.mounts.root);
+            let stack = context.mounts.stack(&path);
+            let matched = context.mounts.matches(&path, &stack, recorded.mount.as_ref(), same_boot);
+            let ours = matches!(matched, Match::Ours | Match::Adopted);
+            if let (Match::Conflict(why), None) = (&matched, &self.conflict) {
+                self.conflict = Some(format!("subPath {}: {why}", path.display()));
+            }
+            all.push(SubPathSeen {
+                path,
+                container: recorded.container.clone(),
+                index: Some(recorded.index),
+                sub_path: Some(recorded.sub_path.clone()),
+                mounted: !stack.is_empty(),
+                ours,
+            });
+        }
+        for (container, index, path) in &found.sub_paths {
+            if !all.iter().any(|s| s.path == *path) {
+                all.push(unrecorded_sub_path(container, *index, path));
+            }
+        }
+        all
+    }
+}

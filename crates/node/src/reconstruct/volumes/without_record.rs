@@ -1,0 +1,200 @@
+//! Concludes what a volume without a record is, from its folder and its mounts.
+
+use refloat_mount::Mount;
+use refloat_record::{PluginName, PodRef, PodVolume, RecordKey, SpecName, Verbatim, VolumeMode};
+use refloat_volume::{FoundVolume, Plugin, Presence, Problem, Rebuilt, RebuiltSpec, Reconstruction, layout};
+
+use super::super::Context;
+use super::super::devices::LOCAL;
+use super::super::mounts::{seen, shown, told};
+use super::{Conclusion, Found, Who, unknown_plugin, unrecorded_sub_path};
+use crate::{ActualVolume, ReconstructionResult, RecordState, VolumeKey, VolumeState};
+
+/// A CSI volume's mount is one level deeper than its folder.
+///
+/// # Source
+/// `GetPath` of the kubelet's `csiMountMgr`.
+const CSI: &str = "kubernetes.io/csi";
+
+pub(super) fn conclude(context: &Context<'_>, found: &Found<'_>) -> ActualVolume {
+    let root = context.mounts.root;
+    let names = PluginName::from_escaped(&found.plugin).ok().zip(SpecName::new(found.name).ok());
+    let valid = names.is_some() && found.rel().is_some();
+    // Names that are none still need a key to be shown under.
+    let (plugin_name, spec_name) = names
+        .unwrap_or_else(|| (PluginName::new("unknown").expect("a name"), SpecName::new("unknown").expect("a name")));
+    let checkpoint = context.checkpoints.get(&found.pod);
+    let pod_name = checkpoint.map(|c| (c.pod.namespace.clone(), c.pod.name.clone()));
+    let who = Who { pod: &found.pod, pod_name: pod_name.as_ref(), name: found.name };
+    let key = VolumeKey {
+        pod: found.pod.clone(),
+        spec_name: spec_name.clone(),
+        plugin: plugin_name.clone(),
+        mode: found.mode,
+    };
+    let record_key = RecordKey::PodVolume {
+        pod: found.pod.clone(),
+        plugin: plugin_name.clone(),
+        spec_name: spec_name.clone(),
+        mode: found.mode,
+    };
+    let lost = context.unreadable.get(&record_key);
+    let record_state = lost.map_or(RecordState::Missing, |(state, _)| *state);
+
+    let rel = found.rel();
+    let is_csi = plugin_name.as_str() == CSI && found.mode == VolumeMode::Filesystem;
+    let mount_rel = rel.as_ref().and_then(|rel| if is_csi { rel.join("mount").ok() } else { Some(rel.clone()) });
+    let path = mount_rel.as_ref().map(|p| p.below(root));
+    let stack = path.as_ref().map_or(vec![], |p| context.mounts.stack(p));
+    let plugin = context.plugins.by_name(&plugin_name);
+
+    let mut c = Conclusion {
+        state: VolumeState::NotMounted,
+        reason: "nothing is mounted there, and there is no record".into(),
+        ours: false,
+        conflict: None,
+        reconstruction: ReconstructionResult::UnmountOnly,
+        evidence: vec![format!("record: {}", if lost.is_some() { "there, but it cannot be used" } else { "none" })],
+        problems: lost.map(|(_, problem)| problem.clone()).into_iter().collect(),
+        stray_files: false,
+    };
+    c.evidence.push(match stack.last() {
+        Some(top) => format!("mount table: {}, {} layer(s)", shown(*top), stack.len()),
+        None => "mount table: nothing at its path".into(),
+    });
+    c.evidence.push(format!("folders: {}", if found.folder.is_some() { "there" } else { "not there" }));
+
+    let rebuilt = plugin.filter(|p| p.capabilities().reconstruction != Reconstruction::UnmountOnly).and_then(|p| {
+        let (folder, table) = (found.name, context.mounts.table);
+        p.from_layout(FoundVolume { folder, path: path.as_deref()?, table, memo: &context.memo })
+    });
+    let unique_name = plugin.filter(|_| valid).and_then(|p| {
+        let pod = PodRef { uid: found.pod.clone(), namespace: String::new(), name: String::new() };
+        if !p.capabilities().device_mountable {
+            Some(layout::unique_name_of_pod(&pod, &plugin_name, &spec_name))
+        } else if plugin_name.as_str() == LOCAL {
+            layout::unique_name_of_device(&plugin_name, spec_name.as_str()).ok()
+        } else {
+            None
+        }
+    });
+    c.judge_without_record(found, plugin, &plugin_name, rebuilt.as_ref(), &stack, &who, valid);
+    c.look_at_folder(&who, found, path.clone(), &stack);
+    if stack.is_empty() && path.as_ref().is_some_and(|p| context.mounts.is_hidden_at(p)) {
+        c.conflict.get_or_insert_with(|| "another mount over a folder above hides what is mounted there".into());
+    }
+    if c.stray_files && plugin.is_some_and(|p| p.capabilities().presence == Presence::Mount) {
+        c.conflict.get_or_insert_with(|| "its folder holds files, which a mount would hide".into());
+    }
+    let (spec_volume, spec_persistent_volume) = match rebuilt.map(|r| r.spec) {
+        Some(RebuiltSpec::Volume(v)) => (Some(Verbatim::from_value(&v)), None),
+        Some(RebuiltSpec::PersistentVolume(v)) => (None, Some(Verbatim::from_value(&v))),
+        None => (None, None),
+    };
+    let record = rel.filter(|_| c.reconstruction != ReconstructionResult::Failed).map(|rel| PodVolume {
+        pod: PodRef {
+            uid: found.pod.clone(),
+            namespace: pod_name.as_ref().map_or(String::new(), |n| n.0.clone()),
+            name: pod_name.as_ref().map_or(String::new(), |n| n.1.clone()),
+        },
+        volume_names: vec![],
+        spec_name: spec_name.clone(),
+        plugin: plugin_name.clone(),
+        unique_name: unique_name.clone().unwrap_or_else(|| {
+            let text = format!("{plugin_name}/{}-{spec_name}", found.pod);
+            refloat_record::UniqueVolumeName::new(text).expect("made of names that are shorter than a path")
+        }),
+        mode: found.mode,
+        read_only: stack.last().is_some_and(|m| m.read_only()),
+        mount_options: vec![],
+        fs_group: None,
+        selinux_label: None,
+        volume: spec_volume.clone().unwrap_or_else(|| Verbatim::from_value(&serde_json::Value::Null)),
+        persistent_volume: spec_persistent_volume.clone(),
+        claim: None,
+        path: Some(rel),
+        host_path: None,
+        device_mount_path: None,
+        mount: told(&stack),
+        block: None,
+        sub_paths: vec![],
+        boot_id: context.evidence.boot_id.clone(),
+        provider_info: None,
+    });
+    ActualVolume {
+        key,
+        pod_name,
+        outer_names: vec![],
+        unique_name,
+        path,
+        device_path: None,
+        sub_paths: found.sub_paths.iter().map(|(c, i, p)| unrecorded_sub_path(c, *i, p)).collect(),
+        mount: seen(&stack, false),
+        state: c.state,
+        state_reason: c.reason,
+        record_state,
+        record,
+        reconstruction: c.reconstruction,
+        spec_volume,
+        spec_persistent_volume,
+        stray_files: c.stray_files,
+        evidence: c.evidence,
+        conflict: c.conflict,
+        problems: c.problems,
+    }
+}
+
+impl Conclusion {
+    #[allow(clippy::too_many_arguments)] // what is known of one volume without a record
+    fn judge_without_record(
+        &mut self,
+        found: &Found<'_>,
+        plugin: Option<&dyn Plugin>,
+        plugin_name: &PluginName,
+        rebuilt: Option<&Rebuilt>,
+        stack: &[Mount<'_>],
+        who: &Who<'_>,
+        valid: bool,
+    ) {
+        if !valid {
+            self.fail(format!("{who}: the folder names {:?} and {:?} name no volume", found.plugin, found.name));
+            return;
+        }
+        if found.mode == VolumeMode::Block {
+            self.fail(format!("{who}: it is a block volume without a record, and how it is mapped cannot be told"));
+            return;
+        }
+        let mounted = !stack.is_empty();
+        if mounted {
+            self.state = VolumeState::Mounted;
+            self.reason = "it is in the mount table; no record tells more".into();
+            if self.problems.is_empty() {
+                self.problems.push(Problem::new(
+                    "RecordMissing",
+                    format!("{who}: it is mounted, and no record tells what it is"),
+                    "It stays as it is while its pod is wanted, and is unmounted when the pod is gone.",
+                ));
+            }
+        }
+        let Some(plugin) = plugin else {
+            self.problems.push(unknown_plugin(who, plugin_name));
+            if plugin_name.as_str() == CSI {
+                self.conflict = Some("its driver has to be asked, and this version of Refloat cannot ask it".into());
+            }
+            if !mounted && found.folder.is_some_and(|f| f.empty != Some(true)) {
+                self.state = VolumeState::Unknown;
+                self.reason = format!("no plugin {plugin_name} is built in to tell what its folder is");
+            }
+            return;
+        };
+        if let Some(rebuilt) = rebuilt {
+            let lost = rebuilt.lost.iter().map(|field| (*field).to_owned()).collect();
+            self.reconstruction = ReconstructionResult::Partial { lost };
+        }
+        let marker = plugin.capabilities().presence == Presence::Marker;
+        if marker && (found.ready != mounted || (!mounted && found.folder.is_some_and(|f| f.empty == Some(false)))) {
+            self.state = VolumeState::Uncertain;
+            self.reason = "no record says whether it is whole".into();
+        }
+    }
+}
