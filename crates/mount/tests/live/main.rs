@@ -11,16 +11,12 @@ mod table;
 mod unmount;
 mod watch;
 
-use std::os::unix::process::CommandExt;
 use std::process::ExitCode;
 
-use libtest_mimic::{Arguments, Failed, Trial};
 use refloat_mount::{Kernel, KernelFeatures};
+use refloat_test_support::{Arguments, Trial};
 
 use scene::Scene;
-
-/// Set in the process that runs the same tests as an ordinary user.
-const AS_USER: &str = "REFLOAT_TEST_AS_USER";
 
 /// A test: panics or answers an error if it fails.
 type Test = fn(&Scene);
@@ -46,58 +42,32 @@ fn main() -> ExitCode {
     let mut arguments = Arguments::from_args();
     // They look at the mount table of the one namespace that all threads share.
     arguments.test_threads = Some(1);
-    let user = match refloat_mount::enter_private_namespace() {
-        Ok(user) => user,
-        Err(error) => {
-            let why = std::error::Error::source(&error).map(ToString::to_string).unwrap_or_default();
-            println!("skipped all tests of `live`: {error}: {why}");
-            return ExitCode::SUCCESS;
-        }
-    };
+    let Some(user) = refloat_test_support::enter("all tests of `live`") else { return ExitCode::SUCCESS };
     println!("in a private mount namespace{}", if user { " of an ordinary user" } else { "" });
     let mut trials = Vec::new();
     let new = Kernel::detect();
     let ways = [("new", new), ("middle", middle()), ("old", old())];
     for (way, kernel) in ways.into_iter().filter(|(way, kernel)| *way == "old" || kernel.features().new_mount_calls) {
         for (name, test) in tests() {
-            trials.push(Trial::test(format!("{way}::{name}"), move || {
-                test(&Scene::new(kernel)?);
-                Ok(())
-            }));
+            trials.push(on(kernel, format!("{way}::{name}"), test));
         }
     }
     if !new.features().new_mount_calls {
-        println!("skipped new::* and middle::*: this kernel has no new mount calls");
+        println!("skipped: new::* and middle::*: this kernel has no new mount calls");
     }
-    if std::env::var_os(AS_USER).is_none() && !user {
-        for &(name, test) in loopdev::TESTS {
-            trials.push(Trial::test(name, move || {
-                test(&Scene::new(new)?);
-                Ok(())
-            }));
-        }
-        trials.push(Trial::test("as_an_ordinary_user", as_user));
+    if user || refloat_test_support::is_as_nobody() {
+        println!("skipped: loopdev::*: loop devices need root");
     } else {
-        println!("skipped loopdev::*: loop devices need root");
+        trials.extend(loopdev::TESTS.iter().map(|&(name, test)| on(new, name.to_owned(), test)));
+        trials.push(Trial::test("as_an_ordinary_user", refloat_test_support::as_nobody));
     }
-    libtest_mimic::run(&arguments, trials).exit_code()
+    refloat_test_support::run(&arguments, trials)
 }
 
-/// Runs all tests again as nobody, who needs a user namespace.
-fn as_user() -> Result<(), Failed> {
-    // The build folder may be closed to others; a copy is not.
-    let folder = tempfile::Builder::new().prefix("refloat-live").tempdir()?;
-    let copy = folder.path().join("live");
-    std::fs::copy(std::env::current_exe()?, &copy)?;
-    std::fs::set_permissions(folder.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755))?;
-    std::fs::set_permissions(&copy, std::os::unix::fs::PermissionsExt::from_mode(0o755))?;
-    let output = std::process::Command::new(&copy).env(AS_USER, "1").current_dir("/").uid(65534).gid(65534).output()?;
-    let text = String::from_utf8_lossy(&output.stdout);
-    for line in text.lines().filter(|line| line.starts_with("skipped")) {
-        println!("as_an_ordinary_user: {line}");
-    }
-    if output.status.success() {
-        return Ok(());
-    }
-    Err(format!("{text}{}", String::from_utf8_lossy(&output.stderr)).into())
+/// A test on this kernel.
+fn on(kernel: Kernel, name: String, test: Test) -> Trial {
+    Trial::test(name, move || {
+        test(&Scene::new(kernel)?);
+        Ok(())
+    })
 }

@@ -7,7 +7,7 @@ use refloat_node::{LeftoverKind, ReconstructionResult, VolumeState};
 
 use crate::stage::{Stage, assert_all_mounted, local, pod, volume, wait_for};
 
-tests![
+refloat_test_support::tests![
     a_volume_unmounted_by_hand_is_set_up_again,
     what_is_mounted_over_a_volume_is_left_alone,
     data_mounted_inside_an_empty_dir_survives_the_pod,

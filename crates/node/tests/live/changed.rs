@@ -1,11 +1,11 @@
 //! Specs that change under what is mounted.
 
 use refloat_node::VolumeState;
+use refloat_test_support::Outcome;
 
-use crate::Outcome;
 use crate::stage::{Stage, local, pod, volume};
 
-tests![
+refloat_test_support::tests![
     a_changed_volume_is_told_and_stays,
     a_changed_volume_is_followed_by_a_new_pod,
     a_changed_empty_dir_keeps_its_data,

@@ -2,16 +2,20 @@
 
 use refloat_node::RecordState;
 use refloat_record::{Record, Store};
+use refloat_test_support::Outcome;
 
-use crate::Outcome;
 use crate::stage::{Stage, assert_all_mounted, local, pod};
 
-tests![a_device_stays_while_any_pod_uses_it, a_missing_record_hides_no_user, a_device_without_users_goes];
+refloat_test_support::tests![
+    a_device_stays_while_any_pod_uses_it,
+    a_missing_record_hides_no_user,
+    a_device_without_users_goes
+];
 
 const CLAIM: &str = "  - {name: l, persistentVolumeClaim: {claimName: pv}}\n";
 const GLOBAL: &str = "plugins/kubernetes.io/local-volume/mounts/pv";
 
-fn shared() -> Result<Stage, crate::Skip> {
+fn shared() -> Result<Stage, refloat_test_support::Skip> {
     let mut stage = Stage::new();
     let disk = stage.disk("disk.img")?;
     stage.manifest("pv.yaml", &local("pv", &disk));

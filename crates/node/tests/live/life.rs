@@ -6,7 +6,7 @@ use refloat_node::VolumeState;
 
 use crate::stage::{Stage, assert_all_mounted, local, pod, volume};
 
-tests![
+refloat_test_support::tests![
     all_kinds_live_and_go,
     a_reboot_sets_up_what_is_wanted,
     a_reboot_removes_what_is_not_wanted,

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::stage::{Stage, assert_all_mounted, pod, wait_for};
 
-tests![
+refloat_test_support::tests![
     a_config_map_update_is_seen_whole,
     a_missing_folder_takes_nothing_away,
     a_broken_manifest_keeps_its_pods,

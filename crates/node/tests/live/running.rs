@@ -4,11 +4,11 @@ use std::process::Command;
 use std::time::Duration;
 
 use refloat_mount::Mount;
+use refloat_test_support::{Outcome, Skip};
 
 use crate::stage::{Stage, local, pod, wait_for};
-use crate::{Outcome, Skip};
 
-tests![an_idle_manager_sleeps, a_hung_operation_delays_no_other, many_volumes_take_few_rounds];
+refloat_test_support::tests![an_idle_manager_sleeps, a_hung_operation_delays_no_other, many_volumes_take_few_rounds];
 
 /// How often the thread gave up the processor: each system call that waits, and each preemption, counts.
 fn switches(thread: i32) -> u64 {

@@ -12,9 +12,8 @@ use refloat_mount::{Kernel, MountTable, TableReader};
 use refloat_node::manager::Outcome;
 use refloat_node::{ActualVolume, Manager, ManagerOptions, VolumeState};
 use refloat_record::{Record, Store};
+use refloat_test_support::Skip;
 use rustix::mount::{MountFlags, UnmountFlags};
-
-use crate::Skip;
 
 /// How long anything may take before a test fails.
 pub const PATIENCE: Duration = Duration::from_secs(20);
@@ -27,7 +26,7 @@ pub struct Stage {
 
 impl Stage {
     pub fn new() -> Self {
-        let dir = tempfile::tempdir_in(crate::base()).unwrap();
+        let dir = tempfile::tempdir_in(refloat_test_support::base()).unwrap();
         for name in ["kubelet", "state", "manifests", "host"] {
             std::fs::create_dir(dir.path().join(name)).unwrap();
         }

@@ -7,7 +7,7 @@ use refloat_record::OpenError;
 
 use crate::stage::{Stage, assert_all_mounted, local, pod, volume, wait_for};
 
-tests![
+refloat_test_support::tests![
     a_damaged_record_is_set_aside_and_its_volume_kept,
     a_damaged_record_of_a_gone_pod_leaves_no_mount,
     a_full_state_folder_starts_nothing,

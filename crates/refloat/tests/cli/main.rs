@@ -14,17 +14,8 @@ mod usage;
 use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
 
-use libtest_mimic::{Arguments, Failed, Trial};
 use node::Node;
-
-/// Set for the process of one test.
-const INSIDE: &str = "TEST_INSIDE";
-
-/// How a test ended that did not fail.
-enum Verdict {
-    Passed,
-    Skipped(String),
-}
+use refloat_test_support::Verdict;
 
 type Test = fn(&mut Node) -> anyhow::Result<Verdict>;
 
@@ -33,48 +24,13 @@ fn tests() -> Vec<(&'static str, Test)> {
 }
 
 fn main() -> ExitCode {
-    if let Ok(name) = std::env::var(INSIDE) {
-        return inside(&name);
-    }
-    let trials = tests().into_iter().map(|(name, _)| Trial::test(name, move || outside(name))).collect();
-    libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
-}
-
-/// Starts this program again for one test.
-fn outside(name: &str) -> Result<(), Failed> {
-    let program = std::env::current_exe().map_err(|e| e.to_string())?;
-    let output = Command::new(program).env(INSIDE, name).stdin(Stdio::null()).output().map_err(|e| e.to_string())?;
-    let text = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    if !output.status.success() {
-        return Err(format!("{}\n{text}", output.status).into());
-    }
-    for line in text.lines().filter(|l| l.starts_with("skipped: ")) {
-        println!("{line}");
-    }
-    Ok(())
-}
-
-/// Runs one test, in this process.
-fn inside(name: &str) -> ExitCode {
-    let Some((_, test)) = tests().into_iter().find(|(n, _)| *n == name) else { return ExitCode::FAILURE };
-    if let Err(error) = refloat_mount::enter_private_namespace() {
-        println!("skipped: {name}: {error}");
-        return ExitCode::SUCCESS;
-    }
-    let result = node::finish_on_signals();
-    let result =
-        result.and_then(|_| Node::new(Path::new(env!("CARGO_BIN_EXE_refloat")))).and_then(|mut node| test(&mut node));
-    match result {
-        Ok(Verdict::Passed) => ExitCode::SUCCESS,
-        Ok(Verdict::Skipped(why)) => {
-            println!("skipped: {name}: {why}");
-            ExitCode::SUCCESS
-        }
-        Err(error) => {
-            eprintln!("{error:?}");
-            ExitCode::FAILURE
-        }
-    }
+    let names: Vec<&str> = tests().into_iter().map(|(name, _)| name).collect();
+    refloat_test_support::in_one_process_each(&names, |name| {
+        let (_, test) =
+            tests().into_iter().find(|(n, _)| *n == name).ok_or_else(|| anyhow::anyhow!("there is no {name}"))?;
+        node::finish_on_signals()?;
+        test(&mut Node::new(Path::new(env!("CARGO_BIN_EXE_refloat")))?)
+    })
 }
 
 /// A pod of the namespace `test`.

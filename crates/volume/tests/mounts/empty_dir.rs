@@ -2,12 +2,12 @@
 
 use std::fs;
 
+use refloat_test_support::{Outcome, skip};
 use serde_json::{Value, json};
 
 use crate::node::{Life, Node, bind, code, gid, group, kernels, mode, mount_tmpfs, owner, there, unmount};
-use crate::{Outcome, skip};
 
-tests![
+refloat_test_support::tests![
     disk_follows_the_kubelets_layout,
     disk_keeps_its_data,
     disk_keeps_its_data_over_a_reboot,

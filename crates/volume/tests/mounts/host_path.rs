@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::node::{Life, Node, code, kernels, mode, there};
 
-tests![
+refloat_test_support::tests![
     each_type_is_checked,
     what_is_missing_is_made,
     what_is_missing_is_refused,

@@ -11,7 +11,7 @@ use serde_json::json;
 
 use crate::node::{Crash, Life, Node, gid, kernels};
 
-tests![every_plugin_survives_a_crash_at_each_step, every_plugin_can_be_torn_down_after_a_crash];
+refloat_test_support::tests![every_plugin_survives_a_crash_at_each_step, every_plugin_can_be_torn_down_after_a_crash];
 
 /// A loop device, detached when the test ends however it ends.
 pub struct Loop(pub PathBuf);

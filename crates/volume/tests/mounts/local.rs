@@ -5,14 +5,14 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use refloat_record::{FsGroup, FsGroupChangePolicy, Verbatim};
+use refloat_test_support::{Outcome, skip};
 use refloat_volume::{DeviceOutcome, FoundVolume, RebuiltSpec};
 use serde_json::{Value, json};
 
 use crate::life::Loop;
 use crate::node::{Crash, Life, Node, bind, code, gid, kernels, mode, mount_tmpfs, owner, there, unmount};
-use crate::{Outcome, skip};
 
-tests![
+refloat_test_support::tests![
     a_folder_is_bound,
     a_folder_is_bound_read_only,
     the_second_pod_does_not_change_the_group,

@@ -6,14 +6,6 @@
 // Everything here is for these tests alone.
 #![allow(unreachable_pub, missing_docs)]
 
-/// Lists functions as tests.
-macro_rules! tests {
-    ($($name:ident),* $(,)?) => {
-        pub(crate) const TESTS: &[$crate::Test] =
-            &[$((concat!(module_path!(), "::", stringify!($name)), || $crate::Run::run($name()))),*];
-    };
-}
-
 mod empty_dir;
 mod host_path;
 mod life;
@@ -23,41 +15,10 @@ mod payload;
 mod sub_path;
 mod tear_down;
 
-use std::path::{Path, PathBuf};
-use std::sync::OnceLock;
+use std::process::ExitCode;
 
-use libtest_mimic::{Arguments, Failed, Trial};
-
-static BASE: OnceLock<PathBuf> = OnceLock::new();
-
-/// A tmpfs for everything that the tests make.
-pub fn base() -> &'static Path {
-    BASE.get().expect("set before the first test")
-}
-
-/// What a test answers: done, or why it cannot run here.
-pub type Outcome = Result<(), Skip>;
-pub struct Skip(pub String);
-
-pub fn skip(why: impl Into<String>) -> Outcome {
-    Err(Skip(why.into()))
-}
-
-fn main() {
-    let arguments = Arguments::from_args();
-    // Before any thread is started: a namespace belongs to a thread and to those that it starts.
-    if let Err(error) = refloat_mount::enter_private_namespace() {
-        eprintln!("skipped: all tests that mount: {error}");
-        return;
-    }
-    let folder = tempfile::tempdir().expect("a temporary folder");
-    let base = folder.path().join("base");
-    std::fs::create_dir(&base).expect("a folder in it");
-    rustix::mount::mount("refloat-tests", &base, "tmpfs", rustix::mount::MountFlags::empty(), None)
-        .expect("a tmpfs in a private namespace");
-    BASE.set(base.clone()).expect("set once");
-
-    let tests = [
+fn main() -> ExitCode {
+    refloat_test_support::in_one_namespace(&[
         empty_dir::TESTS,
         host_path::TESTS,
         life::TESTS,
@@ -65,36 +26,5 @@ fn main() {
         payload::TESTS,
         sub_path::TESTS,
         tear_down::TESTS,
-    ];
-    let trials = tests.concat().into_iter().map(|(name, test)| {
-        Trial::test(name, move || match test() {
-            Ok(()) => Ok(()),
-            Err(Skip(why)) => {
-                eprintln!("skipped: {name}: {why}");
-                Ok::<(), Failed>(())
-            }
-        })
-    });
-    let conclusion = libtest_mimic::run(&arguments, trials.collect());
-    let _ = rustix::mount::unmount(&base, rustix::mount::UnmountFlags::DETACH);
-    drop(folder);
-    conclusion.exit();
-}
-
-/// A test by its name.
-pub type Test = (&'static str, fn() -> Outcome);
-
-/// So that a test which is never skipped needs no answer.
-pub trait Run {
-    fn run(self) -> Outcome;
-}
-impl Run for () {
-    fn run(self) -> Outcome {
-        Ok(())
-    }
-}
-impl Run for Outcome {
-    fn run(self) -> Outcome {
-        self
-    }
+    ])
 }

@@ -32,7 +32,7 @@ pub struct Node {
 
 impl Node {
     pub fn new(kernel: Kernel) -> Self {
-        let dir = tempfile::tempdir_in(crate::base()).unwrap();
+        let dir = tempfile::tempdir_in(refloat_test_support::base()).unwrap();
         let root = dir.path().join("kubelet");
         std::fs::create_dir(&root).unwrap();
         let host = Host {

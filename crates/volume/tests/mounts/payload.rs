@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::node::{Life, Node, bind, code, gid, group, kernels, mode, mount_tmpfs, owner, there, unmount};
 
-tests![
+refloat_test_support::tests![
     the_tree_is_the_kubelets,
     an_update_is_seen_through_the_same_mount,
     unchanged_content_is_not_touched,

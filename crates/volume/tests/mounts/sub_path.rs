@@ -11,7 +11,7 @@ use serde_json::json;
 
 use crate::node::{Life, Node, bind, code, gid, group, kernels, mode, mount_tmpfs, owner, there, unmount};
 
-tests![
+refloat_test_support::tests![
     targets_follow_the_kubelets_layout,
     what_is_mounted_is_kept,
     a_crash_before_attaching_is_finished,

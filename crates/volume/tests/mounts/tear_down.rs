@@ -6,7 +6,7 @@ use serde_json::json;
 
 use crate::node::{Life, Node, code, kernels, mount_tmpfs};
 
-tests![own_layers_come_off_one_by_one, another_layer_is_not_touched];
+refloat_test_support::tests![own_layers_come_off_one_by_one, another_layer_is_not_touched];
 
 fn memory(node: &Node) -> Life<'_> {
     let mut life =

@@ -1,0 +1,28 @@
+//! What the test programs that mount (`harness = false`) share. For development alone; no crate of the product uses it.
+//!
+//! - [`in_one_namespace`]: all tests in this process, in a private mount namespace, on a tmpfs of their own.
+//! - [`in_one_process_each`]: a process and a namespace for each test.
+//! - [`as_nobody`]: the same program once more, as an ordinary user.
+//!
+//! A test that cannot run prints `skipped: NAME: REASON` and passes; `cargo xtask test` counts such lines.
+
+mod namespace;
+mod processes;
+mod skip;
+
+pub use libtest_mimic::{Arguments, Failed, Trial};
+
+pub use namespace::{base, enter, in_one_namespace, run};
+pub use processes::{as_nobody, in_one_process_each, is_as_nobody};
+pub use skip::{Outcome, Run, Skip, Test, Verdict, skip, trial};
+
+/// Lists functions as tests: `tests!(a, b);` makes `TESTS`, in which each is named by its module and itself.
+///
+/// A function takes nothing, and answers nothing or an [`Outcome`].
+#[macro_export]
+macro_rules! tests {
+    ($($name:ident),* $(,)?) => {
+        pub(crate) const TESTS: &[$crate::Test] =
+            &[$((concat!(module_path!(), "::", stringify!($name)), || $crate::Run::run($name()))),*];
+    };
+}
