@@ -5,6 +5,7 @@
 mod floor;
 mod machine;
 mod once;
+mod peer;
 mod reconstruct;
 mod records;
 mod table;
@@ -20,7 +21,10 @@ use crate::process::{build_refloat, cargo, run as run_command, workspace};
 
 /// Arguments of `bench`.
 #[derive(Debug, clap::Args)]
+#[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct Args {
+    #[command(subcommand)]
+    what: Option<What>,
     /// How many volumes
     #[arg(long, value_delimiter = ',', default_values_t = [100, 1_000, 10_000, 50_000])]
     sizes: Vec<usize>,
@@ -44,8 +48,17 @@ pub(crate) struct Args {
     state: Option<PathBuf>,
 }
 
+#[derive(Debug, clap::Subcommand)]
+enum What {
+    /// Measure scan beside the kubelet's own reconstruction and the floor, on one tree and in one run (needs Go)
+    Peer(peer::Args),
+}
+
 /// Runs the command.
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
+    if let Some(What::Peer(args)) = &args.what {
+        return peer::run(args);
+    }
     if let Some(what) = &args.inside {
         return inside(what, args);
     }
@@ -62,7 +75,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         }
         serde_json::from_slice(&output.stdout).context("cannot read what was measured")
     };
-    let mut text = machine::describe();
+    let mut text = machine::describe("How fast Refloat is", "cargo xtask bench");
     let sized: Vec<_> = args.sizes.iter().map(|&size| measure("reconstruct", size)).collect::<Result<_>>()?;
     text.push_str(&reconstruct::report(&sized));
     text.push_str(&records::report(&measure("records", 512)?, &measure("set-up", 1000)?));

@@ -7,6 +7,7 @@ mod kill_sweep;
 #[path = "../../crates/refloat/tests/cli/node.rs"]
 mod node;
 mod packages;
+mod peer;
 mod process;
 mod scenario;
 mod test;
@@ -30,6 +31,8 @@ enum Command {
     KillSweep(kill_sweep::Args),
     /// Measure reconstruct, records and the mount table against what they are compared to
     Bench(bench::Args),
+    /// Check what `scan` finds on a kubelet's tree without a record, against the truth
+    PeerCheck(peer::check::Args),
     /// Run every fuzz target for a while
     Fuzz(fuzz::Args),
 }
@@ -40,6 +43,7 @@ fn main() -> anyhow::Result<std::process::ExitCode> {
         Command::Ci => ci::run(),
         Command::KillSweep(args) => kill_sweep::run(&args),
         Command::Bench(args) => bench::run(&args),
+        Command::PeerCheck(args) => peer::check::run(&args),
         Command::Fuzz(args) => fuzz::run(&args),
     }
 }

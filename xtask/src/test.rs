@@ -7,6 +7,7 @@ use anyhow::{Context, Result};
 
 use crate::kill_sweep;
 use crate::packages;
+use crate::peer::check;
 use crate::process::{build_refloat, cargo, find_tool};
 
 /// Arguments of `test`.
@@ -52,6 +53,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     crates(&mut count)?;
     if !args.quick {
         demo(&mut count)?;
+        peer(&mut count);
         sweep(&mut count);
     }
     for (title, list) in [("skipped", &count.what_skipped), ("failed", &count.what_failed)] {
@@ -149,6 +151,19 @@ fn demo(count: &mut Count) -> Result<()> {
     let clean = if left == before { Ok(()) } else { Err(anyhow::anyhow!("{} folders are left", left - before)) };
     count.result("the demo leaves nothing behind", clean);
     Ok(())
+}
+
+/// What `scan` finds on a tree that a kubelet made.
+fn peer(count: &mut Count) {
+    let name = "the peer's check";
+    match check::check(&check::Args::default()) {
+        Ok(Err(why)) => count.skip(format!("{name}: {why}")),
+        Ok(Ok(summary)) => {
+            println!("{name}: {summary}");
+            count.result(name, Ok(()));
+        }
+        Err(error) => count.result(name, Err(error)),
+    }
 }
 
 fn sweep(count: &mut Count) {

@@ -2,8 +2,8 @@
 
 use std::fmt::Write;
 
-/// The head of the report.
-pub(super) fn describe() -> String {
+/// The head of a report with this title, which this command writes.
+pub(super) fn describe(title: &str, command: &str) -> String {
     let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
     let field = |text: &str, name: &str| {
         let line = text.lines().find(|l| l.starts_with(name)).unwrap_or_default();
@@ -15,10 +15,10 @@ pub(super) fn describe() -> String {
     let cores = std::thread::available_parallelism().map_or(0, std::num::NonZero::get);
     let kernel = read("/proc/sys/kernel/osrelease");
     let load = read("/proc/loadavg");
-    let mut text = String::from("# How fast Refloat is\n\n");
+    let mut text = format!("# {title}\n\n");
     let _ = writeln!(
         text,
-        "Written by `cargo xtask bench` (release build). Each figure stands beside what it is compared to, measured in \
+        "Written by `{command}` (release build). Each figure stands beside what it is compared to, measured in \
          the same run; ratios count, not last digits.\n\nMachine: {cpu}, {cores} cores, {memory} GiB of memory, Linux {}, \
          load {} at the start. {}.\n",
         kernel.trim(),
