@@ -6,24 +6,15 @@
 //! # Source
 //! `pkg/volume/configmap` of Kubernetes v1.36.
 
-use k8s_openapi::api::core::v1::{ConfigMap as ConfigMapObject, ConfigMapVolumeSource, Pod};
-use refloat_record::{PluginName, PodRef};
+use k8s_openapi::api::core::v1::{ConfigMap as ConfigMapObject, ConfigMapVolumeSource, Pod, Volume};
 
-use crate::{
-    Capabilities, ContentError, FoundVolume, Objects, Payload, Plugin, Rebuilt, SetUp, SpecError, SpecSource, TearDown,
-    VolumeError, VolumeSpec,
-};
+use crate::{ContentError, Objects, Payload, SpecError, VolumeSpec};
 
-use super::payload_volume::{self, Checker, For, Keyed};
+use super::payload_volume::{Checker, For, Keyed, PayloadKind};
 
 /// The plugin `kubernetes.io/configmap`.
 #[derive(Debug, Clone, Copy)]
 pub struct ConfigMap;
-
-fn source(spec: &VolumeSpec) -> Result<&ConfigMapVolumeSource, SpecError> {
-    let missing = || Checker { spec }.error("configMap", "is missing");
-    spec.source.volume().typed.config_map.as_ref().ok_or_else(missing)
-}
 
 /// Data and binary data: a key stands in one of them only.
 pub(super) fn keys(object: &ConfigMapObject) -> Vec<(&str, &[u8])> {
@@ -44,22 +35,20 @@ pub(super) fn keyed(name: &str, optional: Option<bool>) -> Keyed<'_> {
     }
 }
 
-impl Plugin for ConfigMap {
-    fn name(&self) -> PluginName {
-        PluginName::new("kubernetes.io/configmap").expect("a constant name")
+impl PayloadKind for ConfigMap {
+    type Source = ConfigMapVolumeSource;
+
+    const NAME: &'static str = "kubernetes.io/configmap";
+    const FIELD: &'static str = "configMap";
+    const LOST: &'static [&'static str] =
+        &["configMap.name", "configMap.items", "configMap.defaultMode", "configMap.optional"];
+    const IN_MEMORY: bool = false;
+
+    fn source(volume: &Volume) -> Option<&ConfigMapVolumeSource> {
+        volume.config_map.as_ref()
     }
 
-    fn capabilities(&self) -> Capabilities {
-        payload_volume::CAPABILITIES
-    }
-
-    fn supports(&self, source: &SpecSource) -> bool {
-        matches!(source, SpecSource::Inline { volume } if volume.typed.config_map.is_some())
-    }
-
-    fn check(&self, spec: &VolumeSpec) -> Result<(), SpecError> {
-        let (checker, source) = (Checker { spec }, source(spec)?);
-        checker.name_fits()?;
+    fn check(checker: Checker<'_>, source: &ConfigMapVolumeSource) -> Result<(), SpecError> {
         if source.name.is_empty() {
             return Err(checker.error("configMap.name", "is missing"));
         }
@@ -67,43 +56,26 @@ impl Plugin for ConfigMap {
         checker.items("configMap", source.items.as_deref())
     }
 
-    fn volume_name(&self, spec: &VolumeSpec) -> Result<String, SpecError> {
-        Ok(format!("{}/{}", spec.spec_name, source(spec)?.name))
+    fn volume_name(spec: &VolumeSpec, source: &ConfigMapVolumeSource) -> String {
+        format!("{}/{}", spec.spec_name, source.name)
     }
 
-    fn content(
-        &self,
-        spec: &VolumeSpec,
-        pod: &Pod,
-        pod_ref: &PodRef,
+    fn project(
+        whose: For<'_>,
+        source: &ConfigMapVolumeSource,
+        _: &Pod,
         objects: &dyn Objects,
-    ) -> Result<Option<Payload>, ContentError> {
-        let whose = For { pod: pod_ref, spec };
-        self.check(spec).map_err(|e| whose.bad_spec(&e))?;
-        let source = source(spec).map_err(|e| whose.bad_spec(&e))?;
+        payload: &mut Payload,
+    ) -> Result<(), ContentError> {
         let keyed = Keyed {
             items: source.items.as_deref(),
             default_mode: source.default_mode,
             ..keyed(&source.name, source.optional)
         };
-        let mut payload = Payload::default();
         // One that is missing and optional is as one without keys: the items are then missing and optional too.
-        if let Some(object) = keyed.found(whose, objects.config_map(&pod_ref.namespace, &source.name))? {
-            keyed.project(whose, &keys(&object), &mut payload)?;
+        match keyed.found(whose, objects.config_map(&whose.pod.namespace, &source.name))? {
+            Some(object) => keyed.project(whose, &keys(&object), payload),
+            None => Ok(()),
         }
-        payload_volume::checked(whose, pod, payload)
-    }
-
-    fn set_up(&self, step: SetUp<'_>) -> Result<(), VolumeError> {
-        payload_volume::set_up_folder(&step)
-    }
-
-    fn tear_down(&self, step: &TearDown<'_>) -> Result<(), VolumeError> {
-        payload_volume::tear_down(step)
-    }
-
-    fn from_layout(&self, found: FoundVolume<'_>) -> Option<Rebuilt> {
-        let lost = ["configMap.name", "configMap.items", "configMap.defaultMode", "configMap.optional"];
-        Some(payload_volume::from_layout(found, "configMap", &lost))
     }
 }

@@ -9,24 +9,15 @@
 mod field;
 mod resource;
 
-use k8s_openapi::api::core::v1::{DownwardAPIVolumeFile, DownwardAPIVolumeSource, Pod};
-use refloat_record::{PluginName, PodRef};
+use k8s_openapi::api::core::v1::{DownwardAPIVolumeFile, DownwardAPIVolumeSource, Pod, Volume};
 
-use crate::{
-    Capabilities, ContentError, FoundVolume, Objects, Payload, PayloadFile, Plugin, Rebuilt, SetUp, SpecError,
-    SpecSource, TearDown, VolumeError, VolumeSpec,
-};
+use crate::{ContentError, Objects, Payload, PayloadFile, SpecError};
 
-use super::payload_volume::{self, Checker, For};
+use super::payload_volume::{self, Checker, For, PayloadKind};
 
 /// The plugin `kubernetes.io/downward-api`.
 #[derive(Debug, Clone, Copy)]
 pub struct DownwardApi;
-
-fn source(spec: &VolumeSpec) -> Result<&DownwardAPIVolumeSource, SpecError> {
-    let missing = || Checker { spec }.error("downwardAPI", "is missing");
-    spec.source.volume().typed.downward_api.as_ref().ok_or_else(missing)
-}
 
 /// Whether these items can be projected.
 pub(super) fn check_items(
@@ -77,55 +68,30 @@ pub(super) fn project(
     Ok(())
 }
 
-impl Plugin for DownwardApi {
-    fn name(&self) -> PluginName {
-        PluginName::new("kubernetes.io/downward-api").expect("a constant name")
+impl PayloadKind for DownwardApi {
+    type Source = DownwardAPIVolumeSource;
+
+    const NAME: &'static str = "kubernetes.io/downward-api";
+    const FIELD: &'static str = "downwardAPI";
+    const LOST: &'static [&'static str] = &["downwardAPI.items", "downwardAPI.defaultMode"];
+    const IN_MEMORY: bool = true;
+
+    fn source(volume: &Volume) -> Option<&DownwardAPIVolumeSource> {
+        volume.downward_api.as_ref()
     }
 
-    fn capabilities(&self) -> Capabilities {
-        payload_volume::CAPABILITIES
-    }
-
-    fn supports(&self, source: &SpecSource) -> bool {
-        matches!(source, SpecSource::Inline { volume } if volume.typed.downward_api.is_some())
-    }
-
-    fn check(&self, spec: &VolumeSpec) -> Result<(), SpecError> {
-        let (checker, source) = (Checker { spec }, source(spec)?);
-        checker.name_fits()?;
+    fn check(checker: Checker<'_>, source: &DownwardAPIVolumeSource) -> Result<(), SpecError> {
         checker.mode("downwardAPI.defaultMode", source.default_mode)?;
         check_items(checker, "downwardAPI", source.items.as_deref())
     }
 
-    fn volume_name(&self, spec: &VolumeSpec) -> Result<String, SpecError> {
-        Ok(spec.spec_name.to_string())
-    }
-
-    fn content(
-        &self,
-        spec: &VolumeSpec,
+    fn project(
+        whose: For<'_>,
+        source: &DownwardAPIVolumeSource,
         pod: &Pod,
-        pod_ref: &PodRef,
         objects: &dyn Objects,
-    ) -> Result<Option<Payload>, ContentError> {
-        let whose = For { pod: pod_ref, spec };
-        self.check(spec).map_err(|e| whose.bad_spec(&e))?;
-        let source = source(spec).map_err(|e| whose.bad_spec(&e))?;
-        let mut payload = Payload::default();
-        project(whose, source.items.as_deref(), source.default_mode, pod, objects, &mut payload)?;
-        payload_volume::checked(whose, pod, payload)
-    }
-
-    fn set_up(&self, step: SetUp<'_>) -> Result<(), VolumeError> {
-        payload_volume::set_up_tmpfs(&step)
-    }
-
-    fn tear_down(&self, step: &TearDown<'_>) -> Result<(), VolumeError> {
-        payload_volume::tear_down(step)
-    }
-
-    fn from_layout(&self, found: FoundVolume<'_>) -> Option<Rebuilt> {
-        let lost = ["downwardAPI.items", "downwardAPI.defaultMode"];
-        Some(payload_volume::from_layout(found, "downwardAPI", &lost))
+        payload: &mut Payload,
+    ) -> Result<(), ContentError> {
+        project(whose, source.items.as_deref(), source.default_mode, pod, objects, payload)
     }
 }

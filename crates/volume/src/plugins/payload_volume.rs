@@ -5,6 +5,8 @@
 //! this. SetUp may be called any number of times: it writes what is not as it should be, and nothing else. It never
 //! empties a volume for want of content: without content there is no SetUp.
 
+mod kind;
+
 use std::collections::BTreeSet;
 use std::fmt::Display;
 use std::os::fd::AsFd;
@@ -19,6 +21,7 @@ use crate::{
 };
 
 use super::Marker;
+pub(super) use kind::PayloadKind;
 
 /// The mode of files for which a pod names none.
 ///
@@ -32,7 +35,7 @@ const FOLDER_MODE: u32 = 0o777;
 /// The mode of a tmpfs's root: the kernel's default, which the kubelet leaves.
 const TMPFS_MODE: u32 = 0o1777;
 
-pub(super) const CAPABILITIES: Capabilities = Capabilities {
+const CAPABILITIES: Capabilities = Capabilities {
     attachable: false,
     device_mountable: false,
     block: false,
@@ -60,7 +63,7 @@ impl Checker<'_> {
     }
 
     /// Whether the volume's name leaves room for the marker's, which is longer.
-    pub(super) fn name_fits(self) -> Result<(), SpecError> {
+    fn name_fits(self) -> Result<(), SpecError> {
         SpecName::new(wrapped(self.spec.spec_name.as_str()))
             .map(drop)
             .map_err(|source| SpecError::Name { volume: self.spec.source.volume().typed.name.clone(), source })
@@ -112,7 +115,7 @@ impl For<'_> {
     }
 
     /// A spec that was not checked, or was changed since.
-    pub(super) fn bad_spec(self, error: &SpecError) -> ContentError {
+    fn bad_spec(self, error: &SpecError) -> ContentError {
         self.error("BadSpec", error, "Correct the pod's volume.")
     }
 }
@@ -223,10 +226,10 @@ fn mount_points(volume: &str, pod: &Pod) -> BTreeSet<String> {
 }
 
 /// The payload with the mount points in it, if its paths go together.
-pub(super) fn checked(whose: For<'_>, pod: &Pod, mut payload: Payload) -> Result<Option<Payload>, ContentError> {
+fn checked(whose: For<'_>, pod: &Pod, mut payload: Payload) -> Result<Payload, ContentError> {
     payload.mount_points = mount_points(&whose.spec.source.volume().typed.name, pod);
     payload.check().map_err(|e| whose.error(e.0.code, &e, e.0.hint.clone()))?;
-    Ok(Some(payload))
+    Ok(payload)
 }
 
 // ── SetUp and TearDown ─────────────────────────────────────────────────────────────────────────────────────────────
@@ -273,7 +276,7 @@ fn refuse_other_mount(step: &SetUp<'_>, path: &RelPath) -> Result<(), VolumeErro
 }
 
 /// SetUp of a volume that is a plain folder.
-pub(super) fn set_up_folder(step: &SetUp<'_>) -> Result<(), VolumeError> {
+fn set_up_folder(step: &SetUp<'_>) -> Result<(), VolumeError> {
     let (content, path) = (content(step)?, folder(step.path)?);
     let marker = Marker::new(&step.pod.uid, &wrapped(step.spec.spec_name.as_str()))?;
     refuse_other_mount(step, path)?;
@@ -292,7 +295,7 @@ pub(super) fn set_up_folder(step: &SetUp<'_>) -> Result<(), VolumeError> {
 }
 
 /// SetUp of a volume that is a tmpfs: filled before anybody sees it, or, if it is mounted already, in place.
-pub(super) fn set_up_tmpfs(step: &SetUp<'_>) -> Result<(), VolumeError> {
+fn set_up_tmpfs(step: &SetUp<'_>) -> Result<(), VolumeError> {
     let (content, path) = (content(step)?, folder(step.path)?);
     let marker = Marker::new(&step.pod.uid, &wrapped(step.spec.spec_name.as_str()))?;
     refuse_other_mount(step, path)?;
@@ -333,7 +336,7 @@ fn write_in_mount(step: &SetUp<'_>, path: &RelPath, content: &Payload) -> Result
 
 /// TearDown, object by object in the kubelet's order: the marker, the mount, the folder. The content is a copy of what
 /// objects say, so it is removed with the folder, unless there is no record that says so.
-pub(super) fn tear_down(step: &TearDown<'_>) -> Result<(), VolumeError> {
+fn tear_down(step: &TearDown<'_>) -> Result<(), VolumeError> {
     let path = folder(step.record.path.as_ref())?;
     let expected = step.host.announced_mount(step.record.mount.as_ref(), &step.record.boot_id);
     let table = step.host.mount_table().map_err(VolumeError::Table)?;
@@ -355,7 +358,7 @@ pub(super) fn tear_down(step: &TearDown<'_>) -> Result<(), VolumeError> {
 }
 
 /// What a folder's name tells: the pod's own name for the volume and its type, nothing of where the content is from.
-pub(super) fn from_layout(found: FoundVolume<'_>, field: &'static str, lost: &[&'static str]) -> Rebuilt {
+fn from_layout(found: FoundVolume<'_>, field: &'static str, lost: &[&'static str]) -> Rebuilt {
     let spec = serde_json::json!({ "name": found.folder, field: {} });
     Rebuilt { spec: RebuiltSpec::Volume(spec), lost: lost.to_vec() }
 }

@@ -7,25 +7,16 @@
 //! # Source
 //! `pkg/volume/projected` of Kubernetes v1.36.
 
-use k8s_openapi::api::core::v1::{Pod, ProjectedVolumeSource, VolumeProjection};
-use refloat_record::{PluginName, PodRef};
+use k8s_openapi::api::core::v1::{Pod, ProjectedVolumeSource, Volume, VolumeProjection};
 
-use crate::{
-    Capabilities, ContentError, FoundVolume, Objects, Payload, Plugin, Rebuilt, SetUp, SpecError, SpecSource, TearDown,
-    VolumeError, VolumeSpec,
-};
+use crate::{ContentError, Objects, Payload, SpecError};
 
-use super::payload_volume::{self, Checker, For, Keyed};
+use super::payload_volume::{Checker, For, Keyed, PayloadKind};
 use super::{config_map, downward_api, secret};
 
 /// The plugin `kubernetes.io/projected`.
 #[derive(Debug, Clone, Copy)]
 pub struct Projected;
-
-fn source(spec: &VolumeSpec) -> Result<&ProjectedVolumeSource, SpecError> {
-    let missing = || Checker { spec }.error("projected", "is missing");
-    spec.source.volume().typed.projected.as_ref().ok_or_else(missing)
-}
 
 /// The names of the types that a source has; one that is well-formed has one.
 fn types(source: &VolumeProjection) -> Vec<&'static str> {
@@ -49,23 +40,20 @@ fn named_paths(source: &VolumeProjection) -> Vec<&str> {
     keyed.chain(fields.into_iter().flatten().map(|item| item.path.as_str())).collect()
 }
 
-impl Plugin for Projected {
-    fn name(&self) -> PluginName {
-        PluginName::new("kubernetes.io/projected").expect("a constant name")
-    }
+impl PayloadKind for Projected {
+    type Source = ProjectedVolumeSource;
 
-    fn capabilities(&self) -> Capabilities {
-        payload_volume::CAPABILITIES
-    }
+    const NAME: &'static str = "kubernetes.io/projected";
+    const FIELD: &'static str = "projected";
+    const LOST: &'static [&'static str] = &["projected.sources", "projected.defaultMode"];
+    const IN_MEMORY: bool = true;
 
-    fn supports(&self, source: &SpecSource) -> bool {
-        matches!(source, SpecSource::Inline { volume } if volume.typed.projected.is_some())
+    fn source(volume: &Volume) -> Option<&ProjectedVolumeSource> {
+        volume.projected.as_ref()
     }
 
     /// Two sources that name the same path are refused, as the API server does (`validateProjectionSources`).
-    fn check(&self, spec: &VolumeSpec) -> Result<(), SpecError> {
-        let (checker, source) = (Checker { spec }, source(spec)?);
-        checker.name_fits()?;
+    fn check(checker: Checker<'_>, source: &ProjectedVolumeSource) -> Result<(), SpecError> {
         checker.mode("projected.defaultMode", source.default_mode)?;
         let mut paths = std::collections::BTreeSet::new();
         for (n, source) in source.sources.iter().flatten().enumerate() {
@@ -101,22 +89,15 @@ impl Plugin for Projected {
         Ok(())
     }
 
-    fn volume_name(&self, spec: &VolumeSpec) -> Result<String, SpecError> {
-        Ok(spec.spec_name.to_string())
-    }
-
     /// Where keys of two objects meet in one path, the later source wins, as in the kubelet's `collectData`.
-    fn content(
-        &self,
-        spec: &VolumeSpec,
+    fn project(
+        whose: For<'_>,
+        source: &ProjectedVolumeSource,
         pod: &Pod,
-        pod_ref: &PodRef,
         objects: &dyn Objects,
-    ) -> Result<Option<Payload>, ContentError> {
-        let whose = For { pod: pod_ref, spec };
-        self.check(spec).map_err(|e| whose.bad_spec(&e))?;
-        let ProjectedVolumeSource { default_mode, sources } = source(spec).map_err(|e| whose.bad_spec(&e))?;
-        let mut payload = Payload::default();
+        payload: &mut Payload,
+    ) -> Result<(), ContentError> {
+        let ProjectedVolumeSource { default_mode, sources } = source;
         for source in sources.iter().flatten() {
             if let Some(s) = &source.config_map {
                 let keyed = Keyed {
@@ -124,8 +105,8 @@ impl Plugin for Projected {
                     default_mode: *default_mode,
                     ..config_map::keyed(&s.name, s.optional)
                 };
-                if let Some(object) = keyed.found(whose, objects.config_map(&pod_ref.namespace, &s.name))? {
-                    keyed.project(whose, &config_map::keys(&object), &mut payload)?;
+                if let Some(object) = keyed.found(whose, objects.config_map(&whose.pod.namespace, &s.name))? {
+                    keyed.project(whose, &config_map::keys(&object), payload)?;
                 }
             } else if let Some(s) = &source.secret {
                 let keyed = Keyed {
@@ -133,11 +114,11 @@ impl Plugin for Projected {
                     default_mode: *default_mode,
                     ..secret::keyed(&s.name, s.optional)
                 };
-                if let Some(object) = keyed.found(whose, objects.secret(&pod_ref.namespace, &s.name))? {
-                    keyed.project(whose, &secret::keys(&object), &mut payload)?;
+                if let Some(object) = keyed.found(whose, objects.secret(&whose.pod.namespace, &s.name))? {
+                    keyed.project(whose, &secret::keys(&object), payload)?;
                 }
             } else if let Some(s) = &source.downward_api {
-                downward_api::project(whose, s.items.as_deref(), *default_mode, pod, objects, &mut payload)?;
+                downward_api::project(whose, s.items.as_deref(), *default_mode, pod, objects, payload)?;
             } else {
                 let name = types(source).first().copied().unwrap_or("unknown");
                 return Err(whose.error(
@@ -148,19 +129,6 @@ impl Plugin for Projected {
                 ));
             }
         }
-        payload_volume::checked(whose, pod, payload)
-    }
-
-    fn set_up(&self, step: SetUp<'_>) -> Result<(), VolumeError> {
-        payload_volume::set_up_tmpfs(&step)
-    }
-
-    fn tear_down(&self, step: &TearDown<'_>) -> Result<(), VolumeError> {
-        payload_volume::tear_down(step)
-    }
-
-    fn from_layout(&self, found: FoundVolume<'_>) -> Option<Rebuilt> {
-        let lost = ["projected.sources", "projected.defaultMode"];
-        Some(payload_volume::from_layout(found, "projected", &lost))
+        Ok(())
     }
 }

@@ -7,28 +7,18 @@
 //! # Source
 //! `pkg/volume/secret` of Kubernetes v1.36.
 
-use k8s_openapi::api::core::v1::{Pod, Secret as SecretObject, SecretVolumeSource};
-use refloat_record::{PluginName, PodRef};
+use k8s_openapi::api::core::v1::{Pod, Secret as SecretObject, SecretVolumeSource, Volume};
 
-use crate::{
-    Capabilities, ContentError, FoundVolume, Objects, Payload, Plugin, Rebuilt, SetUp, SpecError, SpecSource, TearDown,
-    VolumeError, VolumeSpec,
-};
+use crate::{ContentError, Objects, Payload, SpecError, VolumeSpec};
 
-use super::payload_volume::{self, Checker, For, Keyed};
+use super::payload_volume::{Checker, For, Keyed, PayloadKind};
 
 /// The plugin `kubernetes.io/secret`.
 #[derive(Debug, Clone, Copy)]
 pub struct Secret;
 
-fn source(spec: &VolumeSpec) -> Result<&SecretVolumeSource, SpecError> {
-    let missing = || Checker { spec }.error("secret", "is missing");
-    spec.source.volume().typed.secret.as_ref().ok_or_else(missing)
-}
-
-fn secret_name<'a>(spec: &'a VolumeSpec, source: &'a SecretVolumeSource) -> Result<&'a str, SpecError> {
-    let name = source.secret_name.as_deref().filter(|name| !name.is_empty());
-    name.ok_or_else(|| Checker { spec }.error("secret.secretName", "is missing"))
+fn name(source: &SecretVolumeSource) -> &str {
+    source.secret_name.as_deref().unwrap_or_default()
 }
 
 pub(super) fn keys(object: &SecretObject) -> Vec<(&str, &[u8])> {
@@ -47,62 +37,45 @@ pub(super) fn keyed(name: &str, optional: Option<bool>) -> Keyed<'_> {
     }
 }
 
-impl Plugin for Secret {
-    fn name(&self) -> PluginName {
-        PluginName::new("kubernetes.io/secret").expect("a constant name")
+impl PayloadKind for Secret {
+    type Source = SecretVolumeSource;
+
+    const NAME: &'static str = "kubernetes.io/secret";
+    const FIELD: &'static str = "secret";
+    // The kubelet takes the folder's name for the secret's, which it is not: here it is not claimed.
+    const LOST: &'static [&'static str] =
+        &["secret.secretName", "secret.items", "secret.defaultMode", "secret.optional"];
+    const IN_MEMORY: bool = true;
+
+    fn source(volume: &Volume) -> Option<&SecretVolumeSource> {
+        volume.secret.as_ref()
     }
 
-    fn capabilities(&self) -> Capabilities {
-        payload_volume::CAPABILITIES
-    }
-
-    fn supports(&self, source: &SpecSource) -> bool {
-        matches!(source, SpecSource::Inline { volume } if volume.typed.secret.is_some())
-    }
-
-    fn check(&self, spec: &VolumeSpec) -> Result<(), SpecError> {
-        let (checker, source) = (Checker { spec }, source(spec)?);
-        checker.name_fits()?;
-        secret_name(spec, source)?;
+    fn check(checker: Checker<'_>, source: &SecretVolumeSource) -> Result<(), SpecError> {
+        if name(source).is_empty() {
+            return Err(checker.error("secret.secretName", "is missing"));
+        }
         checker.mode("secret.defaultMode", source.default_mode)?;
         checker.items("secret", source.items.as_deref())
     }
 
-    fn volume_name(&self, spec: &VolumeSpec) -> Result<String, SpecError> {
-        secret_name(spec, source(spec)?).map(str::to_owned)
+    fn volume_name(_: &VolumeSpec, source: &SecretVolumeSource) -> String {
+        name(source).to_owned()
     }
 
-    fn content(
-        &self,
-        spec: &VolumeSpec,
-        pod: &Pod,
-        pod_ref: &PodRef,
+    fn project(
+        whose: For<'_>,
+        source: &SecretVolumeSource,
+        _: &Pod,
         objects: &dyn Objects,
-    ) -> Result<Option<Payload>, ContentError> {
-        let whose = For { pod: pod_ref, spec };
-        self.check(spec).map_err(|e| whose.bad_spec(&e))?;
-        let source = source(spec).map_err(|e| whose.bad_spec(&e))?;
-        let name = secret_name(spec, source).map_err(|e| whose.bad_spec(&e))?;
+        payload: &mut Payload,
+    ) -> Result<(), ContentError> {
+        let name = name(source);
         let keyed =
             Keyed { items: source.items.as_deref(), default_mode: source.default_mode, ..keyed(name, source.optional) };
-        let mut payload = Payload::default();
-        if let Some(object) = keyed.found(whose, objects.secret(&pod_ref.namespace, name))? {
-            keyed.project(whose, &keys(&object), &mut payload)?;
+        match keyed.found(whose, objects.secret(&whose.pod.namespace, name))? {
+            Some(object) => keyed.project(whose, &keys(&object), payload),
+            None => Ok(()),
         }
-        payload_volume::checked(whose, pod, payload)
-    }
-
-    fn set_up(&self, step: SetUp<'_>) -> Result<(), VolumeError> {
-        payload_volume::set_up_tmpfs(&step)
-    }
-
-    fn tear_down(&self, step: &TearDown<'_>) -> Result<(), VolumeError> {
-        payload_volume::tear_down(step)
-    }
-
-    /// The kubelet takes the folder's name for the secret's, which it is not: here it is not claimed.
-    fn from_layout(&self, found: FoundVolume<'_>) -> Option<Rebuilt> {
-        let lost = ["secret.secretName", "secret.items", "secret.defaultMode", "secret.optional"];
-        Some(payload_volume::from_layout(found, "secret", &lost))
     }
 }
