@@ -116,7 +116,7 @@ fn unreadable<'e>(
             Some(key @ (RecordKey::PodVolume { .. } | RecordKey::DeviceMount(_))) => {
                 by_key.insert(key, (state, problem.clone()));
             }
-            Some(RecordKey::PodCheckpoint(_)) | None => {}
+            Some(RecordKey::PodCheckpoint(_) | RecordKey::Driver(_)) | None => {}
         }
         problems.push(problem);
     }

@@ -23,7 +23,7 @@ pub fn desired<'r>(
         .into_iter()
         .filter_map(|record| match record {
             Record::PodVolume(volume) => Some(volume),
-            Record::DeviceMount(_) | Record::PodCheckpoint(_) => None,
+            Record::DeviceMount(_) | Record::PodCheckpoint(_) | Record::Driver(_) => None,
         })
         .collect();
     resolve(&manifests::read_folder(folder), checkpoints, &volumes, plugins)

@@ -44,6 +44,7 @@ pub(crate) fn volume_record(uid: &str, plugin: &str, name: &str, boot_id: &str) 
         mount: None,
         block: None,
         sub_paths: vec![],
+        confirmed: false,
         boot_id: boot(boot_id),
         provider_info: None,
     }
@@ -61,6 +62,7 @@ pub(crate) fn device_record(name: &str, boot_id: &str) -> DeviceMount {
         device_mount_path: RelPath::new(format!("plugins/kubernetes.io/local-volume/mounts/{name}")).unwrap(),
         mount: None,
         publish_context: None,
+        confirmed: false,
         boot_id: boot(boot_id),
         provider_info: None,
     }

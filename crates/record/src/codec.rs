@@ -25,7 +25,8 @@ use std::borrow::Cow;
 use std::io::Write as _;
 
 use crate::{
-    PluginName, PodUid, Record, RecordKey, RecordKind, SpecName, UniqueVolumeName, UnreadableReason, VolumeMode,
+    DriverName, PluginName, PodUid, Record, RecordKey, RecordKind, SpecName, UniqueVolumeName, UnreadableReason,
+    VolumeMode,
 };
 
 /// The group and version of the records that this program writes.
@@ -132,6 +133,7 @@ pub fn key_in(bytes: &[u8]) -> Option<RecordKey> {
         plugin: Option<PluginName>,
         spec_name: Option<SpecName>,
         unique_name: Option<UniqueVolumeName>,
+        name: Option<DriverName>,
         #[serde(default)]
         mode: VolumeMode,
     }
@@ -145,6 +147,7 @@ pub fn key_in(bytes: &[u8]) -> Option<RecordKey> {
             mode: fields.mode,
         },
         RecordKind::PodCheckpoint => RecordKey::PodCheckpoint(fields.pod?.uid),
+        RecordKind::Driver => RecordKey::Driver(fields.name?),
     })
 }
 

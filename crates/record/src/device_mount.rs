@@ -32,6 +32,10 @@ pub struct DeviceMount {
     /// What attaching gave (CSI's publish context), verbatim.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub publish_context: Option<Verbatim>,
+    /// Whether a driver said that it is staged, in the boot of `bootID`. What it made then may be no mount at all, so the
+    /// mount table alone cannot tell; what was begun and is not confirmed is begun again, or undone.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub confirmed: bool,
     /// The boot in which this was last mounted.
     #[serde(rename = "bootID")]
     pub boot_id: BootId,

@@ -143,6 +143,11 @@ name! {
     UniqueVolumeName, "unique volume name", check_text
 }
 name! {
+    /// The name of a CSI driver (`hostpath.csi.k8s.io`). It names a folder below `plugins/kubernetes.io/csi/`, so one path
+    /// element.
+    DriverName, "driver name", check_element
+}
+name! {
     /// The id of one boot of this machine, from `/proc/sys/kernel/random/boot_id`.
     BootId, "boot id", check_text
 }

@@ -142,6 +142,10 @@ pub struct PodVolume {
     /// Its subPath mounts.
     #[serde(default)]
     pub sub_paths: Vec<RecordedSubPath>,
+    /// Whether a driver said that it is published, in the boot of `bootID`. What it made then may be no mount at all, so the
+    /// mount table alone cannot tell; what was begun and is not confirmed is begun again, or undone.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub confirmed: bool,
     /// The boot in which this was last set up.
     #[serde(rename = "bootID")]
     pub boot_id: BootId,

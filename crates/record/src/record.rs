@@ -1,8 +1,11 @@
 //! Any record, and what identifies it.
 
-use crate::{DeviceMount, PluginName, PodCheckpoint, PodUid, PodVolume, SpecName, UniqueVolumeName, VolumeMode};
+use crate::{
+    DeviceMount, Driver, DriverName, PluginName, PodCheckpoint, PodUid, PodVolume, SpecName, UniqueVolumeName,
+    VolumeMode,
+};
 
-/// The three kinds of records.
+/// The kinds of records.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum RecordKind {
     /// [`DeviceMount`].
@@ -11,11 +14,16 @@ pub enum RecordKind {
     PodVolume,
     /// [`PodCheckpoint`].
     PodCheckpoint,
+    /// [`Driver`].
+    Driver,
 }
 
 impl RecordKind {
+    /// How many kinds there are.
+    pub const COUNT: usize = 4;
+
     /// All kinds.
-    pub const ALL: [Self; 3] = [Self::DeviceMount, Self::PodVolume, Self::PodCheckpoint];
+    pub const ALL: [Self; Self::COUNT] = [Self::DeviceMount, Self::PodVolume, Self::PodCheckpoint, Self::Driver];
 
     /// The word in the record's `kind` field.
     pub fn name(self) -> &'static str {
@@ -23,6 +31,7 @@ impl RecordKind {
             Self::DeviceMount => "DeviceMount",
             Self::PodVolume => "PodVolume",
             Self::PodCheckpoint => "PodCheckpoint",
+            Self::Driver => "Driver",
         }
     }
 
@@ -37,6 +46,7 @@ impl RecordKind {
             Self::DeviceMount => "devices",
             Self::PodVolume => "volumes",
             Self::PodCheckpoint => "pods",
+            Self::Driver => "drivers",
         }
     }
 }
@@ -51,6 +61,8 @@ pub enum Record {
     PodVolume(PodVolume),
     /// A pod as admitted.
     PodCheckpoint(PodCheckpoint),
+    /// A CSI driver of this node.
+    Driver(Driver),
 }
 
 /// What identifies a record: there is at most one with a given key in a store.
@@ -71,6 +83,8 @@ pub enum RecordKey {
     },
     /// A pod.
     PodCheckpoint(PodUid),
+    /// A CSI driver.
+    Driver(DriverName),
 }
 
 impl RecordKey {
@@ -80,6 +94,7 @@ impl RecordKey {
             Self::DeviceMount(_) => RecordKind::DeviceMount,
             Self::PodVolume { .. } => RecordKind::PodVolume,
             Self::PodCheckpoint(_) => RecordKind::PodCheckpoint,
+            Self::Driver(_) => RecordKind::Driver,
         }
     }
 }
@@ -91,6 +106,7 @@ impl Record {
             Self::DeviceMount(_) => RecordKind::DeviceMount,
             Self::PodVolume(_) => RecordKind::PodVolume,
             Self::PodCheckpoint(_) => RecordKind::PodCheckpoint,
+            Self::Driver(_) => RecordKind::Driver,
         }
     }
 
@@ -103,6 +119,7 @@ impl Record {
                 order.cmp(&(&b.pod.uid, &b.plugin, &b.spec_name, b.mode))
             }
             (Self::PodCheckpoint(a), Self::PodCheckpoint(b)) => a.pod.uid.cmp(&b.pod.uid),
+            (Self::Driver(a), Self::Driver(b)) => a.name.cmp(&b.name),
             _ => self.kind().cmp(&other.kind()),
         }
     }
@@ -113,6 +130,7 @@ impl Record {
             Self::DeviceMount(r) => RecordKey::DeviceMount(r.unique_name.clone()),
             Self::PodVolume(r) => r.key(),
             Self::PodCheckpoint(r) => RecordKey::PodCheckpoint(r.pod.uid.clone()),
+            Self::Driver(r) => RecordKey::Driver(r.name.clone()),
         }
     }
 }

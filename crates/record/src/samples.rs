@@ -3,9 +3,9 @@
 use proptest::prelude::*;
 
 use crate::{
-    BootId, ClaimRef, DeviceMount, DeviceNumber, FsGroup, FsGroupChangePolicy, OuterSpecName, PluginName,
-    PodCheckpoint, PodRef, PodSource, PodUid, PodVolume, Record, RecordedBlock, RecordedMount, RecordedSubPath,
-    RelPath, SpecName, UniqueVolumeName, Verbatim, VolumeMode,
+    BootId, ClaimRef, DeviceMount, DeviceNumber, Driver, DriverName, FsGroup, FsGroupChangePolicy, OuterSpecName,
+    PluginName, PodCheckpoint, PodRef, PodSource, PodUid, PodVolume, Record, RecordedBlock, RecordedMount,
+    RecordedSubPath, RelPath, SpecName, UniqueVolumeName, Verbatim, VolumeMode,
 };
 
 pub(crate) fn pod(uid: &str) -> PodRef {
@@ -34,6 +34,7 @@ pub(crate) fn volume(uid: &str, name: &str, text: &str) -> Record {
         mount: None,
         block: None,
         sub_paths: vec![],
+        confirmed: false,
         boot_id: BootId::new("b0").unwrap(),
         provider_info: None,
     })
@@ -58,8 +59,20 @@ pub(crate) fn device(name: &str, text: &str) -> Record {
         device_mount_path: RelPath::new("plugins/kubernetes.io/local-volume/mounts/pv").unwrap(),
         mount: None,
         publish_context: None,
+        confirmed: false,
         boot_id: BootId::new("b0").unwrap(),
         provider_info: None,
+    })
+}
+
+pub(crate) fn driver(name: &str, text: &str) -> Record {
+    Record::Driver(Driver {
+        name: DriverName::new(name).unwrap(),
+        endpoint: format!("/var/lib/kubelet/plugins/{name}/{text}.sock"),
+        node_id: "node-1".into(),
+        topology: std::collections::BTreeMap::new(),
+        registered_at: "2026-01-02T03:04:05Z".into(),
+        missing_since: None,
     })
 }
 
@@ -97,8 +110,8 @@ pub(crate) fn any_record() -> impl Strategy<Value = Record> {
     // An optional `null` is an absent one.
     let optional = json().prop_map(|v| (v.get() != "null").then_some(v));
     let parts = (json(), optional, prop::option::of(mount()), any::<String>(), any::<Option<u32>>());
-    (names, parts, 0..3).prop_map(|((uid, spec, plugin, text, flag), (value, other, mount, free, gid), which)| {
-        let pod = PodRef { uid: PodUid::new(uid).unwrap(), namespace: free.clone(), name: text.clone() };
+    (names, parts, 0..4).prop_map(|((uid, spec, plugin, text, flag), (value, other, mount, free, gid), which)| {
+        let pod = PodRef { uid: PodUid::new(&uid).unwrap(), namespace: free.clone(), name: text.clone() };
         let plugin = PluginName::new(plugin).unwrap();
         let unique_name = UniqueVolumeName::new(format!("{plugin}/{text}")).unwrap();
         let mode = if flag { VolumeMode::Block } else { VolumeMode::Filesystem };
@@ -120,8 +133,17 @@ pub(crate) fn any_record() -> impl Strategy<Value = Record> {
                 device_mount_path: path,
                 mount,
                 publish_context: other.clone(),
+                confirmed: flag,
                 boot_id,
                 provider_info: other,
+            }),
+            2 => Record::Driver(Driver {
+                name: DriverName::new(uid).unwrap(),
+                endpoint: free.clone(),
+                node_id: text.clone(),
+                topology: if flag { [(spec, free)].into() } else { std::collections::BTreeMap::new() },
+                registered_at: text.clone(),
+                missing_since: flag.then_some(text),
             }),
             _ => Record::PodVolume(PodVolume {
                 pod,
@@ -154,6 +176,7 @@ pub(crate) fn any_record() -> impl Strategy<Value = Record> {
                     path,
                     mount,
                 }],
+                confirmed: flag,
                 boot_id,
                 provider_info: other,
             }),

@@ -4,6 +4,7 @@
 //! <state>/devices/<name>.json     DeviceMount       files 0600, folders 0700
 //! <state>/volumes/<name>.json     PodVolume
 //! <state>/pods/<name>.json        PodCheckpoint
+//! <state>/drivers/<name>.json     Driver
 //! <state>/set-aside/<time>-<reason>-<name>          files that are no good records, intact
 //! <state>/lock                                      held by the manager, holds its process id
 //! ```
@@ -184,7 +185,7 @@ impl<D: Disk> std::fmt::Debug for Store<D> {
 
 /// The open folders of a store.
 struct Folders<D: Disk> {
-    kinds: [D::Folder; 3],
+    kinds: [D::Folder; RecordKind::COUNT],
     set_aside: D::Folder,
 }
 
@@ -318,8 +319,9 @@ impl<D: Disk> Store<D> {
             }
             .map_err(io("open the folder", name))
         };
-        let [devices, volumes, pods] = RecordKind::ALL.map(RecordKind::folder);
-        let folders = Folders { kinds: [open(devices)?, open(volumes)?, open(pods)?], set_aside: open(SET_ASIDE)? };
+        let [devices, volumes, pods, drivers] = RecordKind::ALL.map(RecordKind::folder);
+        let kinds = [open(devices)?, open(volumes)?, open(pods)?, open(drivers)?];
+        let folders = Folders { kinds, set_aside: open(SET_ASIDE)? };
         // Also when all were there: an earlier start may have died between making and syncing them.
         disk.sync_folder(state).map_err(io("sync the folder", ""))?;
         Ok(Self {

@@ -3,9 +3,9 @@
 
 use refloat_record::codec::{decode_stored, encode};
 use refloat_record::{
-    BootId, ClaimRef, DeviceMount, DeviceNumber, FsGroup, FsGroupChangePolicy, OuterSpecName, PluginName,
-    PodCheckpoint, PodRef, PodSource, PodUid, PodVolume, Record, RecordedBlock, RecordedMount, RecordedSubPath,
-    RelPath, SpecName, UniqueVolumeName, Verbatim, VolumeMode,
+    BootId, ClaimRef, DeviceMount, DeviceNumber, Driver, DriverName, FsGroup, FsGroupChangePolicy, OuterSpecName,
+    PluginName, PodCheckpoint, PodRef, PodSource, PodUid, PodVolume, Record, RecordedBlock, RecordedMount,
+    RecordedSubPath, RelPath, SpecName, UniqueVolumeName, Verbatim, VolumeMode,
 };
 
 fn pod() -> PodRef {
@@ -43,6 +43,7 @@ fn device_mount() -> Record {
         device_mount_path: RelPath::new("plugins/kubernetes.io/local-volume/mounts/disk-1").unwrap(),
         mount: Some(mount(4_294_967_301)),
         publish_context: Some(verbatim(r#"{"devicePath":"/dev/x"}"#)),
+        confirmed: false,
         boot_id: BootId::new("2c1f6c9e-0d5f-4f0e-8a8e-2f6f0a3f9b11").unwrap(),
         provider_info: Some(verbatim(r#"{"fsUUID":"0b6c"}"#)),
     })
@@ -77,6 +78,7 @@ fn pod_volume() -> Record {
             path: RelPath::new(sub).unwrap(),
             mount: Some(RecordedMount { root: "/a/b".into(), ..mount(4_294_967_303) }),
         }],
+        confirmed: false,
         boot_id: BootId::new("2c1f6c9e-0d5f-4f0e-8a8e-2f6f0a3f9b11").unwrap(),
         provider_info: Some(verbatim(r#"{"z":[1,null]}"#)),
     })
@@ -120,15 +122,43 @@ fn pod_checkpoint() -> Record {
     })
 }
 
+/// A volume and its device that a driver has confirmed.
+fn confirmed() -> [Record; 2] {
+    let (Record::DeviceMount(device), Record::PodVolume(volume)) = (device_mount(), pod_volume()) else {
+        panic!("a device and a volume")
+    };
+    let info = Some(verbatim(r#"{"driver":"disk.example.com","volumeHandle":"h-1"}"#));
+    [
+        Record::DeviceMount(DeviceMount { confirmed: true, provider_info: info.clone(), ..device }),
+        Record::PodVolume(PodVolume { confirmed: true, provider_info: info, ..volume }),
+    ]
+}
+
+fn driver(missing_since: Option<&str>) -> Record {
+    Record::Driver(Driver {
+        name: DriverName::new("disk.example.com").unwrap(),
+        endpoint: "/var/lib/kubelet/plugins/disk.example.com/csi.sock".into(),
+        node_id: "node-7".into(),
+        topology: [("topology.example.com/zone".to_owned(), "a".to_owned())].into(),
+        registered_at: "2026-01-02T03:04:05Z".into(),
+        missing_since: missing_since.map(Into::into),
+    })
+}
+
 /// Every kind of v1 is read as it was meant, and written as it always was.
 #[test]
 fn v1() {
     let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/v1");
+    let [confirmed_device, confirmed_volume] = confirmed();
     let kinds = [
         ("device-mount", device_mount()),
         ("pod-volume", pod_volume()),
         ("pod-volume-block", block_volume()),
         ("pod-checkpoint", pod_checkpoint()),
+        ("device-mount-confirmed", confirmed_device),
+        ("pod-volume-confirmed", confirmed_volume),
+        ("driver", driver(None)),
+        ("driver-missing", driver(Some("2026-01-03T00:00:00Z"))),
     ];
     for (name, expected) in kinds {
         let path = folder.join(name).with_extension("json");

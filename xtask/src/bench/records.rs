@@ -47,6 +47,7 @@ fn record(number: usize) -> Result<Record> {
         mount: None,
         block: None,
         sub_paths: vec![],
+        confirmed: false,
         boot_id: refloat_node::evidence::boot_id()?,
         provider_info: None,
     }))

@@ -109,6 +109,7 @@ impl Made<'_> {
             mount,
             block: None,
             sub_paths: vec![],
+            confirmed: false,
             boot_id: self.boot_id.clone(),
             provider_info: None,
         })

@@ -26,7 +26,7 @@ pub(super) fn volumes_of<'r>(records: &'r [Record], pod: &PodUid) -> &'r [Record
     let before = |record: &Record, or_same: bool| match record {
         Record::DeviceMount(_) => true,
         Record::PodVolume(volume) => volume.pod.uid < *pod || (or_same && volume.pod.uid == *pod),
-        Record::PodCheckpoint(_) => false,
+        Record::PodCheckpoint(_) | Record::Driver(_) => false,
     };
     let from = records.partition_point(|r| before(r, false));
     let to = records.partition_point(|r| before(r, true));
@@ -65,7 +65,7 @@ fn is_recorded_as_folder(of_pod: &[Record], plugin: &str, name: &str) -> bool {
             .cmp(plugin.bytes().map(unescaped))
             .then_with(|| volume.spec_name.as_str().cmp(name))
             .then_with(|| volume.mode.cmp(&VolumeMode::Filesystem)),
-        Record::DeviceMount(_) | Record::PodCheckpoint(_) => std::cmp::Ordering::Less,
+        Record::DeviceMount(_) | Record::PodCheckpoint(_) | Record::Driver(_) => std::cmp::Ordering::Less,
     });
     found.is_ok_and(|index| matches!(&of_pod[index], Record::PodVolume(volume) if volume.mount.is_none()))
 }

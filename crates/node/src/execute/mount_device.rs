@@ -44,6 +44,7 @@ pub(super) fn run(
         device_mount_path: path.clone(),
         mount: None,
         publish_context: before.and_then(|r| r.publish_context.clone()),
+        confirmed: false,
         boot_id: host.boot_id.clone(),
         provider_info: before.and_then(|r| r.provider_info.clone()),
     };

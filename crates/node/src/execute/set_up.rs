@@ -117,6 +117,7 @@ fn record_for(executor: &Executor, job: &Job, volume: &DesiredVolume) -> Result<
         mount: same_boot.and_then(|r| r.mount.clone()),
         block: before.and_then(|r| r.block.clone()),
         sub_paths,
+        confirmed: false,
         boot_id: executor.host.boot_id.clone(),
         provider_info: before.and_then(|r| r.provider_info.clone()),
     })

@@ -45,7 +45,7 @@ pub(super) fn volume<'r>(records: &'r [Record], key: &VolumeKey) -> Option<&'r P
     };
     match find(records, &key)? {
         Record::PodVolume(record) => Some(record),
-        Record::DeviceMount(_) | Record::PodCheckpoint(_) => None,
+        Record::DeviceMount(_) | Record::PodCheckpoint(_) | Record::Driver(_) => None,
     }
 }
 
@@ -53,7 +53,7 @@ pub(super) fn volume<'r>(records: &'r [Record], key: &VolumeKey) -> Option<&'r P
 pub(super) fn device<'r>(records: &'r [Record], name: &UniqueVolumeName) -> Option<&'r DeviceMount> {
     match find(records, &RecordKey::DeviceMount(name.clone()))? {
         Record::DeviceMount(record) => Some(record),
-        Record::PodVolume(_) | Record::PodCheckpoint(_) => None,
+        Record::PodVolume(_) | Record::PodCheckpoint(_) | Record::Driver(_) => None,
     }
 }
 
@@ -69,7 +69,7 @@ pub(super) fn pod(change: &Change) -> Option<PodUid> {
     };
     match key {
         RecordKey::PodVolume { pod, .. } | RecordKey::PodCheckpoint(pod) => Some(pod),
-        RecordKey::DeviceMount(_) => None,
+        RecordKey::DeviceMount(_) | RecordKey::Driver(_) => None,
     }
 }
 

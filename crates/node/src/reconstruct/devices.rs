@@ -167,6 +167,7 @@ fn without_record(context: &Context<'_>, plugin: PluginName, rel: RelPath) -> Ac
         device_mount_path: rel,
         mount: told(&stack),
         publish_context: None,
+        confirmed: false,
         boot_id: context.evidence.boot_id.clone(),
         provider_info: None,
     });

@@ -115,7 +115,7 @@ impl Stage {
             match &mut record {
                 Record::DeviceMount(device) => device.boot_id = another,
                 Record::PodVolume(volume) => volume.boot_id = another,
-                Record::PodCheckpoint(_) => continue,
+                Record::PodCheckpoint(_) | Record::Driver(_) => continue,
             }
             store.put(&record).unwrap();
         }

@@ -2,7 +2,7 @@
 
 use sha2::{Digest as _, Sha256};
 
-use crate::{PluginName, PodUid, RecordKey, SpecName, UniqueVolumeName, VolumeMode};
+use crate::{DriverName, PluginName, PodUid, RecordKey, SpecName, UniqueVolumeName, VolumeMode};
 
 /// How many bytes of each part a file name shows.
 const SHOWN: usize = 64;
@@ -13,7 +13,7 @@ const SUFFIX: &str = ".json";
 /// The file name for a record: readable in its parts, unique by a hash, at most 255 bytes whatever the names.
 ///
 /// `<uid>+<escaped plugin>+<spec name>+<fs|block>+<hash>.json` for a pod's volume, `<unique name>+<hash>.json` for a
-/// device, `<uid>+<hash>.json` for a checkpoint. What is long is cut and what is unusual replaced; the hash (128
+/// device, `<uid>+<hash>.json` for a checkpoint, `<name>+<hash>.json` for a driver. What is long is cut and what is unusual replaced; the hash (128
 /// bits of SHA-256 over the whole key) keeps distinct keys apart.
 pub fn file_name(key: &RecordKey) -> String {
     let mut name = String::with_capacity(192);
@@ -34,6 +34,7 @@ pub fn key_of_file_name(name: &str) -> Option<RecordKey> {
         [one] => vec![
             UniqueVolumeName::new(one.replace('~', "/")).ok().map(RecordKey::DeviceMount),
             PodUid::new(one).ok().map(RecordKey::PodCheckpoint),
+            DriverName::new(one).ok().map(RecordKey::Driver),
         ],
         [uid, plugin, spec, mode] => vec![pod_volume(uid, plugin, spec, mode)],
         _ => vec![],
@@ -69,6 +70,7 @@ fn parts(key: &RecordKey) -> Vec<String> {
             vec![pod.to_string(), plugin.escaped(), spec_name.to_string(), mode_word(*mode).to_owned()]
         }
         RecordKey::PodCheckpoint(pod) => vec![pod.to_string()],
+        RecordKey::Driver(name) => vec![name.to_string()],
     }
 }
 
@@ -99,6 +101,7 @@ fn push_hash(name: &mut String, key: &RecordKey) {
             add(mode_word(*mode));
         }
         RecordKey::PodCheckpoint(pod) => add(pod.as_str()),
+        RecordKey::Driver(name) => add(name.as_str()),
     }
     for byte in &hash.finalize()[..16] {
         for digit in [byte >> 4, byte & 15] {

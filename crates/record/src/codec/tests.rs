@@ -3,10 +3,10 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::samples::{any_record, checkpoint, device, volume};
+use crate::samples::{any_record, checkpoint, device, driver, volume};
 
-fn all() -> [Record; 3] {
-    [device("pv1", "d"), volume("u1", "data", "v"), checkpoint("u1", "c")]
+fn all() -> [Record; 4] {
+    [device("pv1", "d"), volume("u1", "data", "v"), checkpoint("u1", "c"), driver("d.example", "d")]
 }
 
 /// The file with other content and a right checksum.

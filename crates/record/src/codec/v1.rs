@@ -6,7 +6,7 @@
 use serde::Deserialize as _;
 
 use super::{Extra, Stored, extra::KeepUnknown};
-use crate::{DeviceMount, PodCheckpoint, PodVolume, Record, RecordKind};
+use crate::{DeviceMount, Driver, PodCheckpoint, PodVolume, Record, RecordKind};
 
 /// Appends the record's own fields, each with a comma before it.
 pub(super) fn write_fields(record: &Record, bytes: &mut Vec<u8>) {
@@ -15,6 +15,7 @@ pub(super) fn write_fields(record: &Record, bytes: &mut Vec<u8>) {
         Record::DeviceMount(r) => serde_json::to_writer(&mut *bytes, r),
         Record::PodVolume(r) => serde_json::to_writer(&mut *bytes, r),
         Record::PodCheckpoint(r) => serde_json::to_writer(&mut *bytes, r),
+        Record::Driver(r) => serde_json::to_writer(&mut *bytes, r),
     };
     written.expect("records have string keys, and memory takes all");
     // `{…}` becomes `,…`.
@@ -31,6 +32,7 @@ pub(super) fn read(kind: RecordKind, text: &str) -> Result<Stored, serde_json::E
         RecordKind::DeviceMount => Record::DeviceMount(DeviceMount::deserialize(keep)?),
         RecordKind::PodVolume => Record::PodVolume(PodVolume::deserialize(keep)?),
         RecordKind::PodCheckpoint => Record::PodCheckpoint(PodCheckpoint::deserialize(keep)?),
+        RecordKind::Driver => Record::Driver(Driver::deserialize(keep)?),
     };
     json.end()?;
     Ok(Stored { record, extra })

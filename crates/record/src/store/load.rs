@@ -98,8 +98,8 @@ fn key_of_bad(name: &OsStr, content: &[u8]) -> Option<RecordKey> {
     })
 }
 
-/// Looks at every file of the three folders.
-fn examine_all<D: Disk>(disk: &D, folders: [Option<&D::Folder>; 3], found: &[Found]) -> Vec<Examined> {
+/// Looks at every file of the kinds' folders.
+fn examine_all<D: Disk>(disk: &D, folders: [Option<&D::Folder>; RecordKind::COUNT], found: &[Found]) -> Vec<Examined> {
     let work = |part: &[Found]| {
         let mut buffer = Vec::with_capacity(64 << 10);
         let mut examined = Vec::with_capacity(part.len());
@@ -137,7 +137,7 @@ fn examine_all<D: Disk>(disk: &D, folders: [Option<&D::Folder>; 3], found: &[Fou
 /// What the folders list: record files, and temporary files apart.
 fn list_all<D: Disk>(
     disk: &D,
-    folders: [Option<&D::Folder>; 3],
+    folders: [Option<&D::Folder>; RecordKind::COUNT],
     path: &Path,
 ) -> Result<(Vec<Found>, Vec<Temp>), OpenError> {
     let (mut found, mut temps) = (Vec::new(), Vec::new());
@@ -160,14 +160,18 @@ fn list_all<D: Disk>(
 }
 
 /// Opens the folders of the kinds that are there.
-fn open_kinds<D: Disk>(disk: &D, state: &D::Folder, path: &Path) -> Result<[Option<D::Folder>; 3], OpenError> {
+fn open_kinds<D: Disk>(
+    disk: &D,
+    state: &D::Folder,
+    path: &Path,
+) -> Result<[Option<D::Folder>; RecordKind::COUNT], OpenError> {
     let open = |kind: RecordKind| match disk.open_folder(state, kind.folder()) {
         Ok(folder) => Ok(Some(folder)),
         Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(source) => Err(OpenError::Io { doing: "open the folder", path: path.join(kind.folder()), source }),
     };
-    let [a, b, c] = RecordKind::ALL.map(open);
-    Ok([a?, b?, c?])
+    let [a, b, c, d] = RecordKind::ALL.map(open);
+    Ok([a?, b?, c?, d?])
 }
 
 /// Takes what was read apart, in the orders that are promised.

@@ -161,6 +161,7 @@ fn is_named(record: &Record, wanted: &str) -> bool {
     by_file
         || match record {
             Record::DeviceMount(r) => r.unique_name.as_str() == wanted,
+            Record::Driver(r) => r.name.as_str() == wanted,
             Record::PodCheckpoint(r) => r.pod.uid.as_str() == wanted || pod_name(&r.pod) == wanted,
             Record::PodVolume(r) => {
                 let (uid, named) = wanted.split_once('/').unwrap_or(("", ""));
@@ -174,6 +175,7 @@ fn unreadable_is_named(unreadable: &Unreadable, wanted: &str) -> bool {
     let by_key = match &unreadable.key {
         Some(RecordKey::DeviceMount(name)) => name.as_str() == wanted,
         Some(RecordKey::PodCheckpoint(uid)) => uid.as_str() == wanted,
+        Some(RecordKey::Driver(name)) => name.as_str() == wanted,
         Some(RecordKey::PodVolume { pod, spec_name, .. }) => format!("{pod}/{spec_name}") == wanted,
         None => false,
     };
@@ -204,6 +206,10 @@ fn record_list(loaded: &Loaded, settings: &Settings) -> RecordList {
                 unique_name: Some(r.unique_name.to_string()),
                 boot_id: Some(r.boot_id.to_string()),
             },
+            // Its name is its file's.
+            Record::Driver(_) => {
+                Entry { kind: "Driver", file, pod: None, volume: None, unique_name: None, boot_id: None }
+            }
             Record::PodCheckpoint(r) => Entry {
                 kind: "PodCheckpoint",
                 file,

@@ -198,7 +198,7 @@ fn reboot(node: &Node) -> Result<()> {
         match &mut record {
             Record::DeviceMount(r) => r.boot_id = other,
             Record::PodVolume(r) => r.boot_id = other,
-            Record::PodCheckpoint(_) => continue,
+            Record::PodCheckpoint(_) | Record::Driver(_) => continue,
         }
         store.put(&record)?;
     }

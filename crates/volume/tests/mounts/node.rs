@@ -283,6 +283,7 @@ impl<'n> Life<'n> {
             mount: None,
             block: None,
             sub_paths: vec![],
+            confirmed: false,
             boot_id: self.node.host.boot_id.clone(),
             provider_info: None,
         }
@@ -324,6 +325,7 @@ impl<'n> Life<'n> {
                 device_mount_path: path,
                 mount,
                 publish_context: None,
+                confirmed: false,
                 boot_id: self.node.host.boot_id.clone(),
                 provider_info,
             });

@@ -118,6 +118,7 @@ pub(super) fn conclude(context: &Context<'_>, found: &Found<'_>) -> ActualVolume
         mount: told(&stack),
         block: None,
         sub_paths: vec![],
+        confirmed: false,
         boot_id: context.evidence.boot_id.clone(),
         provider_info: None,
     });
