@@ -1,15 +1,19 @@
-//! `cargo xtask kill-sweep`: the manager is killed at every state-changing system call, and two restarts are checked
-//! after each kill: with the same pods, and with no pods at all.
+//! `cargo xtask kill-sweep`: the manager is killed before and after every state-changing system call, and two restarts
+//! are checked after each kill: with the same pods, and with no pods at all.
 //!
-//! A reference run under strace counts how often the manager makes each call. Then, for each call and each number, a
-//! fresh node in a fresh mount namespace: strace kills the manager as it enters that call. strace counts calls for
-//! each thread by itself, so calls of a thread that another one always outruns would be missed: they are counted, and
+//! A reference run counts the calls of each phase, over all threads. Then, for each number and each side of the call, a
+//! fresh node in a fresh mount namespace, where the manager is killed at that call. As threads may take turns in another
+//! way, a run can make a few calls more or less: one that ends before its point is checked all the same, counted, and
 //! said.
 
 mod calls;
 mod one;
+mod plugins;
+mod point;
+mod scenario;
+pub(crate) mod tracer;
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
@@ -20,10 +24,10 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 
 use crate::node;
-use crate::process::{build_refloat, find_tool};
-use crate::scenario;
+use crate::process::build_refloat;
+use point::Point;
 
-/// Kill points that `--part` tries: with 2 at a time they take about a minute and a half.
+/// Kill points that `--part` tries: with 2 at a time they take about a minute.
 const PART: usize = 240;
 
 /// Arguments of `kill-sweep`.
@@ -32,56 +36,27 @@ pub(crate) struct Args {
     /// Only an even sample that takes less than three minutes
     #[arg(long)]
     pub(crate) part: bool,
-    /// Only this kill point: phase, call, number
-    #[arg(long, value_name = "PHASE:CALL:N")]
+    /// Only this kill point: phase, number of the call, and side of it
+    #[arg(long, value_name = "PHASE:N[:after]")]
     only: Option<String>,
     /// How many kill points are tried at once
     #[arg(long, default_value_t = 2)]
     jobs: usize,
-    /// Try one kill point in this process (what the others are started for)
-    #[arg(long, hide = true, requires = "binary")]
+    /// Try one kill point, or count the calls of a phase, in this process (what the others are started for)
+    #[arg(long, hide = true, requires_all = ["binary", "shared"])]
     inside: Option<String>,
     /// The binary
     #[arg(long, hide = true)]
     binary: Option<PathBuf>,
-    /// The image of a file system
+    /// The folder of what all nodes share
     #[arg(long, hide = true)]
-    image: Option<PathBuf>,
-    /// Count the calls of a phase in this process, into this file
-    #[arg(long, hide = true)]
-    trace: Option<PathBuf>,
+    shared: Option<PathBuf>,
 }
 
 impl Args {
     /// What `cargo xtask test` runs.
     pub(crate) fn of_part() -> Self {
-        Self { part: true, only: None, jobs: 2, inside: None, binary: None, image: None, trace: None }
-    }
-}
-
-/// Where the manager is killed.
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct Point {
-    phase: one::Phase,
-    call: String,
-    number: usize,
-}
-
-impl std::fmt::Display for Point {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}:{}:{}", self.phase.name(), self.call, self.number)
-    }
-}
-
-impl std::str::FromStr for Point {
-    type Err = anyhow::Error;
-    fn from_str(text: &str) -> Result<Self> {
-        let mut parts = text.split(':');
-        let (Some(phase), Some(call), Some(number)) = (parts.next(), parts.next(), parts.next()) else {
-            bail!("{text:?} is not PHASE:CALL:N")
-        };
-        let number = number.parse().context("the number is none")?;
-        Ok(Self { phase: one::Phase::by_name(phase)?, call: call.into(), number })
+        Self { part: true, only: None, jobs: 2, inside: None, binary: None, shared: None }
     }
 }
 
@@ -90,14 +65,21 @@ impl std::str::FromStr for Point {
 pub(crate) struct Summary {
     pub(crate) passed: usize,
     pub(crate) failed: usize,
+    /// Of those that passed: runs that ended before their point.
+    pub(crate) not_reached: usize,
     /// Why it did not run, if it did not.
     pub(crate) skipped: Option<String>,
+    /// How often somebody was killed at each call.
+    hits: BTreeMap<String, usize>,
 }
 
 /// Runs the command.
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
-    if let (Some(inside), Some(binary)) = (&args.inside, &args.binary) {
-        return one::run(inside, binary, args.image.as_deref(), args.trace.as_deref());
+    if let (Some(inside), Some(binary), Some(shared)) = (&args.inside, &args.binary, &args.shared) {
+        return match inside.parse() {
+            Ok(point) => one::run(&point, binary, shared),
+            Err(_) => one::count(inside, binary, shared),
+        };
     }
     let summary = sweep(args)?;
     if let Some(why) = summary.skipped {
@@ -108,25 +90,22 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
 
 /// Sweeps.
 pub(crate) fn sweep(args: &Args) -> Result<Summary> {
-    let skipped = |why: &str| Ok(Summary { skipped: Some(why.into()), ..Summary::default() });
-    if find_tool("strace").is_none() {
-        return skipped("there is no strace");
-    }
     let binary = build_refloat(false)?;
     let temp = tempfile::tempdir().context("cannot make a temporary folder")?;
-    let image = temp.path().join("image");
-    let image = scenario::make_image(&image)?.then_some(image);
-    if image.is_none() {
-        println!("kill sweep: without disks (they need root, mkfs.ext4 and blkid)");
+    if let Err(why) = can_trace() {
+        return Ok(Summary { skipped: Some(format!("{why:#}")), ..Summary::default() });
+    }
+    for kind in scenario::ALL {
+        (kind.shared)(temp.path())?;
     }
     let start = Instant::now();
-    let tools = Tools { binary, image, temp: temp.path().to_owned() };
+    let tools = Tools { binary, temp: temp.path().to_owned() };
     let mut points = Vec::new();
     if let Some(only) = &args.only {
         points.push(only.parse()?);
     } else {
-        for phase in one::Phase::ALL {
-            points.extend(tools.count(phase)?);
+        for phase in scenario::ALL.iter().flat_map(|kind| kind.phases) {
+            points.extend(Point::of_phase(phase, tools.count(phase)?)?);
         }
     }
     let all = points.len();
@@ -135,19 +114,27 @@ pub(crate) fn sweep(args: &Args) -> Result<Summary> {
     }
     println!("kill sweep: {} of {all} kill points, {} at once", points.len(), args.jobs);
     let summary = tools.try_all(points, args.jobs.max(1))?;
+    let hits: Vec<_> = summary.hits.iter().map(|(call, times)| format!("{call} {times}")).collect();
+    println!("kill sweep: killed at {}", hits.join(", "));
     println!(
-        "kill sweep: {} kill points survived, {} failed, in {} s",
+        "kill sweep: {} kill points survived ({} of them not reached), {} failed, in {} s",
         summary.passed,
+        summary.not_reached,
         summary.failed,
         start.elapsed().as_secs()
     );
     Ok(summary)
 }
 
+/// Whether this machine lets a program be traced.
+fn can_trace() -> Result<()> {
+    let mut command = tracer::command(Path::new("true"))?;
+    tracer::run(command.stdin(Stdio::null()), &[], None).map(drop)
+}
+
 /// What every run needs.
 struct Tools {
     binary: PathBuf,
-    image: Option<PathBuf>,
     temp: PathBuf,
 }
 
@@ -155,30 +142,25 @@ impl Tools {
     fn child(&self, inside: &str) -> Result<Command> {
         let mut command = Command::new(std::env::current_exe().context("cannot find this program")?);
         command.args(["kill-sweep", "--inside", inside, "--binary"]).arg(&self.binary);
-        if let Some(image) = &self.image {
-            command.arg("--image").arg(image);
-        }
-        command.stdin(Stdio::null());
+        command.arg("--shared").arg(&self.temp).stdin(Stdio::null());
         Ok(command)
     }
 
-    /// The kill points of a phase, from a reference run.
-    fn count(&self, phase: one::Phase) -> Result<Vec<Point>> {
-        let trace = self.temp.join(format!("trace-{}", phase.name()));
-        let output =
-            self.child(phase.name())?.arg("--trace").arg(&trace).output().context("cannot run the reference")?;
+    /// The number of counted calls of a phase, from a reference run.
+    fn count(&self, phase: &str) -> Result<usize> {
+        let output = self.child(phase)?.output().context("cannot run the reference")?;
         if !output.status.success() {
-            bail!("the reference run of {} failed: {}", phase.name(), String::from_utf8_lossy(&output.stderr));
+            bail!("the reference run of {phase} failed: {}", String::from_utf8_lossy(&output.stderr));
         }
-        let text = std::fs::read(&trace).context("cannot read the reference run's trace")?;
-        let counted = calls::count(&String::from_utf8_lossy(&text));
-        println!(
-            "kill sweep: {}: {} state-changing calls, {} of them in other threads behind the first",
-            phase.name(),
-            counted.points.len() + counted.outrun,
-            counted.outrun
-        );
-        Ok(counted.points.into_iter().map(|(call, number)| Point { phase, call, number }).collect())
+        let text = String::from_utf8_lossy(&output.stdout);
+        let (mut calls, mut other_threads) = (0, 0);
+        for line in text.lines() {
+            let (thread, _) = line.split_once(' ').with_context(|| format!("what is {line:?}?"))?;
+            calls += 1;
+            other_threads += usize::from(thread != "0");
+        }
+        println!("kill sweep: {phase}: {calls} state-changing calls, {other_threads} of them not in the first thread");
+        Ok(calls)
     }
 
     fn try_all(&self, points: Vec<Point>, jobs: usize) -> Result<Summary> {
@@ -196,16 +178,16 @@ impl Tools {
                 let result = self.try_one(&point)?;
                 let mut summary = summary.lock().expect("no thread panics with it");
                 match result {
-                    Ok(()) => summary.passed += 1,
+                    Ok(hit) => {
+                        summary.passed += 1;
+                        match hit {
+                            Some(call) => *summary.hits.entry(call).or_default() += 1,
+                            None => summary.not_reached += 1,
+                        }
+                    }
                     Err(why) => {
                         summary.failed += 1;
-                        println!(
-                            "FAILED: killed at call {} number {} during {}\n{}\n  again: cargo xtask kill-sweep --only {point}",
-                            point.call,
-                            point.number,
-                            point.phase.name(),
-                            why.trim_end()
-                        );
+                        println!("FAILED: {point}\n{}\n  again: cargo xtask kill-sweep --only {point}", why.trim_end());
                     }
                 }
                 if show {
@@ -224,8 +206,9 @@ impl Tools {
         Ok(summary.into_inner().expect("no thread panicked"))
     }
 
-    /// Tries one point: what was wrong, if something was.
-    fn try_one(&self, point: &Point) -> Result<std::result::Result<(), String>> {
+    /// Tries one point. Answers the name of the call at which somebody was killed, unless it ended before; or what was
+    /// wrong.
+    fn try_one(&self, point: &Point) -> Result<std::result::Result<Option<String>, String>> {
         let mut child = self.child(&point.to_string())?;
         let log = self.temp.join(format!("log-{point}"));
         let file = std::fs::File::create(&log).context("cannot write a log")?;
@@ -245,7 +228,10 @@ impl Tools {
         let text = read_lossy(&log);
         let _ = std::fs::remove_file(&log);
         Ok(match status {
-            Some(status) if status.success() => Ok(()),
+            Some(status) if status.success() => {
+                let hit = text.lines().find_map(|line| line.strip_prefix(one::HIT));
+                Ok(hit.map(|hit| hit.split('(').next().unwrap_or(hit).to_owned()))
+            }
             Some(_) => Err(text),
             None => Err(format!("it did not end within two minutes\n{text}")),
         })

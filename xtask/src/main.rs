@@ -9,7 +9,6 @@ mod node;
 mod packages;
 mod peer;
 mod process;
-mod scenario;
 mod test;
 
 use clap::{Parser, Subcommand};
@@ -27,7 +26,7 @@ enum Command {
     Test(test::Args),
     /// What `.ci/run` runs: format, clippy and docs with warnings as errors, then `test`
     Ci,
-    /// Kill the manager at every state-changing system call, and check two restarts after each
+    /// Kill the manager before and after every state-changing system call, and check two restarts after each
     KillSweep(kill_sweep::Args),
     /// Measure reconstruct, records and the mount table against what they are compared to
     Bench(bench::Args),
@@ -35,6 +34,13 @@ enum Command {
     PeerCheck(peer::check::Args),
     /// Run every fuzz target for a while
     Fuzz(fuzz::Args),
+    /// Become another program, traced by the one that started this
+    #[command(hide = true, name = kill_sweep::tracer::EXEC)]
+    ExecTraced {
+        /// The program and its arguments
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        words: Vec<std::ffi::OsString>,
+    },
 }
 
 fn main() -> anyhow::Result<std::process::ExitCode> {
@@ -45,5 +51,6 @@ fn main() -> anyhow::Result<std::process::ExitCode> {
         Command::Bench(args) => bench::run(&args),
         Command::PeerCheck(args) => peer::check::run(&args),
         Command::Fuzz(args) => fuzz::run(&args),
+        Command::ExecTraced { words } => match kill_sweep::tracer::exec(&words)? {},
     }
 }

@@ -1,4 +1,6 @@
-//! The pods of the kill sweep: every plugin, subpaths, two pods on one device, groups.
+//! Pods with a volume of every plugin, subpaths, two pods on one device, groups; `node --once` is killed.
+
+mod phases;
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -10,6 +12,8 @@ use serde_json::Value;
 use crate::node::{self, Node};
 use crate::process::{find_tool, is_real_root};
 
+pub(super) use phases::KIND;
+
 /// What was in the file systems before any pod came.
 const HOST_FILE: &str = "the host's\n";
 /// What pods write.
@@ -19,7 +23,7 @@ const DISK: u64 = 8 << 20;
 
 /// Which of the pods' files must be there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Data {
+enum Data {
     /// None was written yet.
     None,
     /// Those in persistent volumes: the pods were gone in between.
@@ -29,15 +33,15 @@ pub(crate) enum Data {
 }
 
 /// The scenario on one node.
-pub(crate) struct Scenario {
-    pub(crate) node: Node,
+struct Plugins {
+    node: Node,
     /// The devices of the disk with a file system and of the blank one, if devices can be had.
     disks: Option<(PathBuf, PathBuf)>,
     huge_pages: bool,
 }
 
 /// A file system image that every run copies, so that it is made once.
-pub(crate) fn make_image(path: &Path) -> Result<bool> {
+fn make_image(path: &Path) -> Result<bool> {
     if !is_real_root() || find_tool("mkfs.ext4").is_none() || find_tool("blkid").is_none() {
         return Ok(false);
     }
@@ -53,9 +57,9 @@ pub(crate) fn make_image(path: &Path) -> Result<bool> {
     Ok(true)
 }
 
-impl Scenario {
+impl Plugins {
     /// Sets the stage: folders, disks, manifests of all pods.
-    pub(crate) fn new(binary: &Path, image: Option<&Path>) -> Result<Self> {
+    fn new(binary: &Path, image: Option<&Path>) -> Result<Self> {
         let mut node = Node::new(binary)?;
         std::fs::create_dir(node.host().join("files"))?;
         std::fs::create_dir(node.host().join("logs"))?;
@@ -72,13 +76,13 @@ impl Scenario {
             }
         };
         let huge_pages = disks.is_some() && std::fs::metadata("/sys/kernel/mm/hugepages/hugepages-2048kB").is_ok();
-        let scenario = Self { node, disks, huge_pages };
-        scenario.apply_all()?;
-        Ok(scenario)
+        let plugins = Self { node, disks, huge_pages };
+        plugins.apply_all()?;
+        Ok(plugins)
     }
 
     /// Puts all manifests into the folder.
-    pub(crate) fn apply_all(&self) -> Result<()> {
+    fn apply_all(&self) -> Result<()> {
         self.apply_objects("one")?;
         for (name, text) in self.pods() {
             self.node.apply(&format!("pod-{name}.yaml"), &text)?;
@@ -87,7 +91,7 @@ impl Scenario {
     }
 
     /// The objects that volumes take their content from, and the volumes of claims.
-    pub(crate) fn apply_objects(&self, value: &str) -> Result<()> {
+    fn apply_objects(&self, value: &str) -> Result<()> {
         self.node.apply(
             "objects.yaml",
             &format!(
@@ -182,12 +186,12 @@ impl Scenario {
     }
 
     /// What changes in the update.
-    pub(crate) fn update(&self) -> Result<()> {
+    fn update(&self) -> Result<()> {
         self.apply_objects("two")
     }
 
     /// Removes some pods: one of two users of a device, the only user of another, and one of each other kind.
-    pub(crate) fn remove_some(&self) -> Result<()> {
+    fn remove_some(&self) -> Result<()> {
         for name in self.removed() {
             self.node.delete(&format!("pod-{name}.yaml"))?;
         }
@@ -228,7 +232,7 @@ impl Scenario {
     }
 
     /// Writes what pods write.
-    pub(crate) fn write_data(&self) -> Result<()> {
+    fn write_data(&self) -> Result<()> {
         let scan = self.node.scan()?.json()?;
         for (pod, volume) in self.written() {
             let path = Self::path(&scan, pod, volume)?.join("pod.txt");
@@ -246,7 +250,7 @@ impl Scenario {
     }
 
     /// Checks that every volume is mounted exactly once with its data intact, and that a scan finds nothing wrong.
-    pub(crate) fn check_all_there(&self, value: &str, some_removed: bool, data: Data) -> Result<()> {
+    fn check_all_there(&self, value: &str, some_removed: bool, data: Data) -> Result<()> {
         let ran = self.node.scan()?.expect(0).context("the scan after the restart")?;
         let scan = ran.json()?;
         let volumes = scan["volumes"].as_array().context("a scan without volumes")?;
@@ -303,7 +307,7 @@ impl Scenario {
     }
 
     /// Checks that nothing is left: no mount, folder, record or used device.
-    pub(crate) fn check_nothing_left(&self) -> Result<()> {
+    fn check_nothing_left(&self) -> Result<()> {
         let mounts = self.node.mounts()?;
         ensure!(mounts.is_empty(), "mounts are left: {mounts:?}");
         let pods = node::files(&self.node.root.join("pods"))?;

@@ -1,0 +1,93 @@
+//! What the manager does while it is killed, and what must hold then.
+
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+
+use super::{Data, Plugins, make_image};
+use crate::kill_sweep::scenario::{Kind, Scenario};
+use crate::kill_sweep::tracer;
+
+/// This scenario.
+pub(in super::super) const KIND: Kind = Kind {
+    phases: &[FIRST, SET_UP, UPDATE, TEAR_DOWN, END],
+    others: &[],
+    shared: |folder| {
+        if !make_image(&folder.join(IMAGE))? {
+            println!("kill sweep: without disks (they need root, mkfs.ext4 and blkid)");
+        }
+        Ok(())
+    },
+    new: |binary, shared| {
+        let image = shared.join(IMAGE);
+        Ok(Box::new(Plugins::new(binary, std::fs::metadata(&image).is_ok().then_some(&image))?))
+    },
+};
+
+const IMAGE: &str = "image";
+
+/// The first start ever, with the pods there.
+const FIRST: &str = "first";
+/// The pods come to a node that has a state folder.
+const SET_UP: &str = "set-up";
+/// Their configMap and secret change.
+const UPDATE: &str = "update";
+/// Some pods go: one of two users of a device, and the only user of another.
+const TEAR_DOWN: &str = "tear-down";
+/// All pods go.
+const END: &str = "end";
+
+impl Scenario for Plugins {
+    fn prepare(&mut self, phase: &str) -> Result<()> {
+        match phase {
+            FIRST => return Ok(()),
+            SET_UP => {
+                self.node.delete_all()?;
+                self.node.once()?.expect(0).context("the start before the pods")?;
+                return self.apply_all();
+            }
+            _ => {}
+        }
+        self.node.once()?.expect(0).context("the set-up before the kill")?;
+        self.write_data()?;
+        match phase {
+            UPDATE => self.update(),
+            TEAR_DOWN => self.remove_some(),
+            END => self.node.delete_all(),
+            other => bail!("there is no phase {other:?}"),
+        }
+    }
+
+    fn command(&self) -> Result<Command> {
+        let mut command = tracer::command(self.node.binary())?;
+        let pods = self.node.pods();
+        let pods = pods.to_str().context("a folder's name is not UTF-8")?;
+        self.node.configure(&mut command, &["node", "--once", "-o", "json", "--workers", "1", "--manifests", pods]);
+        Ok(command)
+    }
+
+    fn folder(&self) -> &Path {
+        self.node.folder()
+    }
+
+    fn check_restart(&mut self, phase: &str) -> Result<()> {
+        if phase == END {
+            // "The same pods" are none here, which is checked afterwards. Before that they all come back.
+            self.apply_all()?;
+        }
+        self.node.once()?.expect(0).context("the restart with the same pods")?;
+        match phase {
+            UPDATE => self.check_all_there("two", false, Data::All),
+            TEAR_DOWN => self.check_all_there("one", true, Data::All),
+            END => self.check_all_there("one", false, Data::Persistent),
+            _ => self.check_all_there("one", false, Data::None),
+        }
+    }
+
+    fn check_no_pods(&mut self) -> Result<()> {
+        self.node.delete_all()?;
+        self.node.once()?.expect(0).context("the restart without pods")?;
+        self.check_nothing_left()
+    }
+}
