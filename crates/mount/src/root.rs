@@ -4,6 +4,7 @@
 //! symlink. Except where it says otherwise they do not cross a mount either, so a mount is seen as a mount and
 //! nothing below it is ever touched.
 
+mod child;
 mod dir;
 mod tree;
 mod unmount;
@@ -15,6 +16,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags};
 use rustix::io::Errno;
 
+pub use child::PendingUnmount;
 pub use dir::{Dir, DirEntry, EntryKind};
 use walk::{Xdev, checked, open_beneath, split};
 pub(crate) use walk::{open_entry, open_real, path_of, proc_path};
@@ -107,6 +109,9 @@ pub enum UnmountError {
         /// The mount point.
         path: PathBuf,
     },
+    /// It has not come back in time, and a child process waits for it.
+    #[error("unmounting {} has not ended: its device or server does not answer", .0.path().display())]
+    Hangs(PendingUnmount),
     /// The path could not be reached safely.
     #[error("cannot reach the mount point safely")]
     Path(#[source] PathError),
@@ -167,6 +172,17 @@ pub enum UnmountHow {
     Force,
     /// As `umount -l`: out of sight at once, gone when nobody uses it.
     Lazy,
+}
+
+/// What a file system said when it was asked whether anybody is there.
+#[derive(Debug)]
+pub enum Liveness {
+    /// It answers.
+    Answers,
+    /// Its server, daemon or device is gone, says this error.
+    Dead(std::io::Error),
+    /// It says nothing.
+    Silent,
 }
 
 /// The node root, opened once.

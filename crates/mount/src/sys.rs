@@ -1,7 +1,8 @@
-//! The system calls that rustix does not have: `listmount`, `statmount`, `mount_setattr`, a safe door to `unshare`,
+//! The system calls that rustix does not have: `listmount`, `statmount`, `mount_setattr`, safe doors to `unshare` and `fork`,
 //! and the loop device's ioctls. The only module with `unsafe`.
 #![allow(unsafe_code)]
 
+use std::ffi::CStr;
 use std::io;
 use std::mem::size_of;
 use std::os::fd::{AsFd, AsRawFd};
@@ -182,6 +183,45 @@ pub(crate) fn unshare_mounts(user: bool) -> io::Result<()> {
     let flags = libc::CLONE_NEWNS | if user { libc::CLONE_NEWUSER } else { 0 };
     // SAFETY: no memory is touched, and descriptors stay shared (no CLONE_FILES).
     check(unsafe { libc::unshare(flags) }.into()).map(drop)
+}
+
+/// A call that may never come back, for a child process to make.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum ChildCall<'a> {
+    /// `umount2` with these flags.
+    Unmount(&'a CStr, i32),
+    /// `statfs`, whose answer is thrown away.
+    StatFs(&'a CStr),
+}
+
+/// Starts a child process that makes the call and exits with its errno (0 if it worked). All descriptors but `keep` are
+/// closed in it, so that one that hangs holds no lock and no pipe. Answers its process id.
+pub(crate) fn call_in_child(keep: impl AsFd, call: ChildCall<'_>) -> io::Result<i32> {
+    let keep = keep.as_fd().as_raw_fd();
+    // SAFETY: the child makes system calls and nothing else: it allocates nothing and takes no lock, which another thread
+    // may hold at the moment of the fork. The texts were made before, and are its own copies.
+    unsafe {
+        let child = libc::fork();
+        if child != 0 {
+            return check(child.into()).map(|_| child);
+        }
+        let below = keep == 0 || libc::syscall(libc::SYS_close_range, 0, keep - 1, 0) == 0;
+        let above = libc::syscall(libc::SYS_close_range, keep + 1, libc::c_int::MAX, 0) == 0;
+        if !below || !above {
+            // Linux before 5.9. More descriptors than this are usual for nobody.
+            for fd in (0..4096).filter(|fd| *fd != keep) {
+                libc::close(fd);
+            }
+        }
+        let answer = match call {
+            ChildCall::Unmount(path, flags) => libc::umount2(path.as_ptr(), flags),
+            ChildCall::StatFs(path) => {
+                let mut buffer = std::mem::MaybeUninit::<libc::statfs>::uninit();
+                libc::statfs(path.as_ptr(), buffer.as_mut_ptr())
+            }
+        };
+        libc::_exit(if answer == 0 { 0 } else { *libc::__errno_location() })
+    }
 }
 
 /// An ioctl's number in the type that this C library wants.

@@ -14,9 +14,9 @@ mod unmount_device;
 use std::cell::RefCell;
 use std::sync::Arc;
 
-use refloat_mount::MountTable;
+use refloat_mount::{MountTable, UnmountError};
 use refloat_record::{DeviceMount, PodCheckpoint, PodRef, PodVolume, Record, RecordKey, RecordedMount, RelPath, Store};
-use refloat_volume::{Host, Plugins, Problem, VolumeError};
+use refloat_volume::{Forced, Host, Plugins, Problem, VolumeError};
 
 use crate::reconstruct::Mounts;
 use crate::{Exclusion, Operation, VolumeKey};
@@ -42,6 +42,16 @@ pub(crate) struct Job {
     pub(crate) adopt: Option<RecordedMount>,
     /// The pod as it is to be admitted.
     pub(crate) checkpoint: Option<PodCheckpoint>,
+    /// Whether the mount of a dead file system may be taken away by force: its pod is gone, and an ordinary unmount has
+    /// failed for long.
+    pub(crate) force: Option<Force>,
+}
+
+/// How far force may go.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Force {
+    /// As far as `umount -l`.
+    pub(crate) lazy: bool,
 }
 
 /// What an operation did to the store.
@@ -97,9 +107,11 @@ impl Executor {
             Operation::AdmitPod { .. } => admit_pod::run(&journal, job.checkpoint.as_ref()),
             Operation::SetUp { volume, .. } => set_up::run(self, &journal, job, volume),
             Operation::MountDevice { volume, .. } => mount_device::run(self, &journal, job, volume),
-            Operation::TearDown { record, trusted, .. } => tear_down::run(self, &journal, record, *trusted),
+            Operation::TearDown { record, trusted, .. } => {
+                self.with_force(job.force, || tear_down::run(self, &journal, record, *trusted))
+            }
             Operation::UnmountDevice { record, trusted, .. } => unmount_device::run(self, &journal, record, *trusted),
-            Operation::ForgetPod { pod, .. } => forget_pod::run(self, &journal, pod),
+            Operation::ForgetPod { pod, .. } => self.with_force(job.force, || forget_pod::run(self, &journal, pod)),
         };
         let result = result.map_err(|source| Failure {
             operation: job.operation.name(),
@@ -107,6 +119,42 @@ impl Executor {
             source,
         });
         Done { excludes: job.operation.excludes(), changes: journal.changes.into_inner(), result }
+    }
+
+    /// Carries out what undoes, and where a mount is busy because its file system is dead, takes that away by force and
+    /// goes on.
+    fn with_force(
+        &self,
+        force: Option<Force>,
+        undo: impl Fn() -> Result<Success, VolumeError>,
+    ) -> Result<Success, VolumeError> {
+        let mut before = None;
+        loop {
+            let result = undo();
+            let (Err(VolumeError::Unmount(UnmountError::Busy { path })), Some(force)) = (&result, force) else {
+                return result;
+            };
+            // Somebody mounts it again: that is not fought.
+            if before.as_ref() == Some(path) {
+                return result;
+            }
+            match refloat_volume::force_unmount(&self.host, path, force.lazy)? {
+                Forced::Done { .. } => before = Some(path.clone()),
+                Forced::Alive => return result,
+                Forced::Shared { at } => {
+                    return Err(VolumeError::Refused(Problem::new(
+                        "UnmountBusy",
+                        format!(
+                            "cannot unmount {}: it is busy, and its file system does not answer; it is not forced, since \
+                             the same file system is mounted at {} too",
+                            path.display(),
+                            at.display()
+                        ),
+                        "Look at the server or daemon behind it, or unmount it lazily by hand (umount -l).",
+                    )));
+                }
+            }
+        }
     }
 
     /// What the operation is about, as a person names it.

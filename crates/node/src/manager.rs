@@ -5,6 +5,7 @@
 //! the folders it keeps up to date by what its own operations did, so a round reads the mount table's news and the
 //! folders of the pods that were worked on, and nothing else.
 
+mod hanging;
 mod pool;
 mod records;
 mod retry;
@@ -27,6 +28,7 @@ use crate::evidence::{Gather, GatherError, boot_id};
 use crate::execute::Executor;
 use crate::{Actual, Desired, Evidence, Plan, PlanInput, reconstruct};
 
+use hanging::Hanging;
 use pool::Pool;
 use retry::Retries;
 use watch::FolderWatch;
@@ -44,6 +46,8 @@ pub struct ManagerOptions {
     pub workers: usize,
     /// How long an operation may take before the manager stops waiting for it.
     pub operation_deadline: Duration,
+    /// Whether the mount of a gone pod's dead file system is taken out of sight (`umount -l`) when nothing else helps.
+    pub lazy_unmount: bool,
     /// Whether records are written. Only the benchmark that measures their cost switches them off.
     pub records: bool,
 }
@@ -129,6 +133,8 @@ pub struct Manager {
     logged: BTreeSet<Problem>,
     /// What was wished for and why, when an operation was started.
     wishes: BTreeMap<crate::Exclusion, (u64, String)>,
+    /// Unmounts that have not come back.
+    hanging: Vec<Hanging>,
 }
 
 /// What has changed since the last round.
@@ -197,6 +203,7 @@ impl Manager {
             next_look: None,
             logged: BTreeSet::new(),
             wishes: BTreeMap::new(),
+            hanging: vec![],
         })
     }
 
@@ -252,6 +259,7 @@ impl Manager {
                 self.news.manifests |= self.folder_watch.changed();
             }
             self.take_ended();
+            self.take_hanging();
             self.pool
                 .give_up_overdue()
                 .map_err(|source| ManagerError::Io { doing: "start a worker thread".into(), source })?;
@@ -283,7 +291,10 @@ impl Manager {
         let at = |since_start: Duration| self.started + since_start;
         let put_off = (!self.news.is_empty() && !self.pool.is_idle() && self.options.workers > 1)
             .then(|| self.last_round.0 + self.last_round.1 * ROUND_PAUSE);
-        [self.plan.wake_at.map(at), self.next_look.map(at), put_off].into_iter().flatten().min()
+        [self.plan.wake_at.map(at), self.next_look.map(at), self.next_give_up().map(at), put_off]
+            .into_iter()
+            .flatten()
+            .min()
     }
 
     fn poll(&self, stop: Option<BorrowedFd<'_>>, until: Option<Instant>) -> Result<Ready, ManagerError> {
@@ -295,6 +306,8 @@ impl Manager {
             PollFd::new(&self.table_watch, PollFlags::PRI),
             PollFd::new(&self.folder_watch, PollFlags::IN),
         ];
+        fds.extend(self.hanging.iter().map(|h| PollFd::new(&h.unmount, PollFlags::IN)));
+        let stop_at = fds.len();
         if let Some(stop) = &stop {
             fds.push(PollFd::new(stop, PollFlags::IN));
         }
@@ -303,7 +316,7 @@ impl Manager {
             Err(error) => return Err(ManagerError::Io { doing: "wait for changes".into(), source: error.into() }),
         }
         let ready = |index: usize| fds.get(index).is_some_and(|fd| !fd.revents().is_empty());
-        Ok(Ready { table: ready(1), folder: ready(2), stop: ready(3) })
+        Ok(Ready { table: ready(1), folder: ready(2), stop: ready(stop_at) })
     }
 
     fn now(&self) -> Duration {
@@ -312,7 +325,7 @@ impl Manager {
 
     /// What failed or hangs.
     fn failures(&self) -> Vec<Problem> {
-        let overdue = self.pool.overdue().into_iter().map(|o| o.problem);
+        let overdue = self.overdue().into_iter().map(|o| o.problem);
         self.retries.problems().cloned().chain(overdue).collect()
     }
 }

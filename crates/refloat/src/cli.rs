@@ -144,6 +144,7 @@ pub(crate) struct ExplainArgs {
 
 /// Arguments of `node`.
 #[derive(Debug, Args)]
+#[allow(clippy::struct_excessive_bools)] // each is one flag
 pub(crate) struct NodeArgs {
     /// The manifest folder: Pod, PersistentVolume, PersistentVolumeClaim, ConfigMap and Secret documents in YAML
     /// or JSON, watched for changes
@@ -159,6 +160,9 @@ pub(crate) struct NodeArgs {
     #[arg(long, env = "REFLOAT_OPERATION_DEADLINE", value_name = "SECONDS",
           value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) operation_deadline: Option<u32>,
+    /// Take the mount of a gone pod out of sight (umount -l) when its file system is dead and a forced unmount failed
+    #[arg(long, env = "REFLOAT_LAZY_UNMOUNT")]
+    pub(crate) lazy_unmount: bool,
     /// How long --once waits for what takes its time, in seconds [default: 60]
     #[arg(long, env = "REFLOAT_PATIENCE", value_name = "SECONDS")]
     pub(crate) patience: Option<u32>,

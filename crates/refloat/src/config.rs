@@ -42,6 +42,7 @@ pub(crate) struct ConfigFile {
     pub(crate) workers: Option<u16>,
     pub(crate) operation_deadline: Option<u32>,
     pub(crate) patience: Option<u32>,
+    pub(crate) lazy_unmount: Option<bool>,
 }
 
 impl Settings {

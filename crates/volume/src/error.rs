@@ -190,6 +190,11 @@ impl VolumeError {
                 "UnmountBusy",
                 "Something still uses the mount: `fuser -vm PATH` or `lsof +f -- PATH` tell what. It is retried.",
             ),
+            Self::Unmount(UnmountError::Hangs(_)) => (
+                "UnmountHangs",
+                "Look at the server, device or FUSE daemon behind it. It goes on by itself when that answers, and nothing \
+                 else waits for it.",
+            ),
             Self::Unmount(UnmountError::OtherMount { .. }) => (
                 "OtherMount",
                 "Somebody else mounted there. Neither that mount nor what lies under it is touched: unmount it by hand \

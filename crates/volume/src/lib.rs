@@ -9,6 +9,7 @@
 mod atomic_writer;
 mod beneath;
 mod error;
+mod force;
 mod fs_group;
 mod host;
 pub mod layout;
@@ -24,6 +25,7 @@ mod tool;
 
 pub use atomic_writer::{WriteOutcome, clear as clear_payload, write as write_payload};
 pub use error::{Problem, SpecError, VolumeError, error_chain};
+pub use force::{Forced, force_unmount};
 pub use fs_group::apply as apply_fs_group;
 pub use host::Host;
 pub use object::{Lookup, NodeFacts, Object, Objects};

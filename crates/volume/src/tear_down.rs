@@ -126,7 +126,7 @@ pub(crate) fn origin_of(mount: Mount<'_>) -> RecordedMount {
     }
 }
 
-fn relative(host: &Host, absolute: &Path) -> Result<PathBuf, VolumeError> {
+pub(crate) fn relative(host: &Host, absolute: &Path) -> Result<PathBuf, VolumeError> {
     absolute
         .strip_prefix(host.root.path())
         .map(Path::to_path_buf)
@@ -140,13 +140,17 @@ fn relative(host: &Host, absolute: &Path) -> Result<PathBuf, VolumeError> {
 const BUSY_TRIES: u32 = 5;
 const BUSY_PAUSE: Duration = Duration::from_millis(20);
 
+/// How long an operation waits for the unmount of a file system that asks a device or a server. Whoever answers does so in
+/// this time, but for one that has much to write back; a longer one is waited for by a child process.
+pub(crate) const UNMOUNT_PATIENCE: Duration = Duration::from_secs(3);
+
 fn unmount_top(host: &Host, rel: &Path, top: Mount<'_>) -> Result<(), VolumeError> {
     // A reader of its own: an unmount that hangs must not keep the others from the table.
     let mut reader = host.table.lock().unwrap_or_else(PoisonError::into_inner).fork();
     let mut tries = 0;
     loop {
         tries += 1;
-        match host.root.unmount(rel, top.id(), UnmountHow::Ordinary, &mut reader) {
+        match host.root.unmount_within(rel, top.id(), UnmountHow::Ordinary, &mut reader, Some(UNMOUNT_PATIENCE)) {
             Err(UnmountError::Busy { .. }) if tries < BUSY_TRIES => std::thread::sleep(BUSY_PAUSE),
             answer => return answer.map_err(VolumeError::Unmount),
         }

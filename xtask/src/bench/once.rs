@@ -33,6 +33,7 @@ pub(super) fn restart(root: &Path, state: &Path) -> Result<()> {
         manifests: root.join("none"),
         workers: 1,
         operation_deadline: Duration::from_secs(1),
+        lazy_unmount: false,
         records: true,
     });
     end(manager.context("cannot start")?.actual())

@@ -3,13 +3,15 @@
 use std::ffi::OsStr;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 use rustix::mount::UnmountFlags;
 
+use super::child::{self, Child, Ended, PendingUnmount};
 use super::walk::{Xdev, checked, diagnose, open_beneath, open_entry, proc_path, split};
-use super::{NodeRoot, PathError, UnmountError, UnmountHow};
+use super::{Liveness, NodeRoot, PathError, UnmountError, UnmountHow};
 use crate::kernel::short_mount_id;
 use crate::{Mount, MountTable, TableReader, UniqueMountId};
 
@@ -24,6 +26,10 @@ struct Identity {
 impl Identity {
     fn of(mount: Mount<'_>) -> Self {
         Self { id: mount.id(), short: mount.short_id(), parent: mount.parent_short_id() }
+    }
+    /// The mount in the table.
+    fn mount(self, table: &MountTable) -> Option<Mount<'_>> {
+        table.by_short_id(self.short).filter(|mount| Self::of(*mount) == self)
     }
     /// Whether the table still has it at this path.
     fn is_at(self, table: &MountTable, path: &Path) -> bool {
@@ -57,6 +63,20 @@ impl NodeRoot {
         how: UnmountHow,
         table: &mut TableReader,
     ) -> Result<(), UnmountError> {
+        self.unmount_within(rel, id, how, table, None)
+    }
+
+    /// As [`NodeRoot::unmount`], but waits no longer than `patience` for a file system that asks a device or a server: its
+    /// unmount is made by a child process, and if that has not come back by then the answer is [`UnmountError::Hangs`],
+    /// whatever the table says: the mount point may be free long before the file system is.
+    pub fn unmount_within(
+        &self,
+        rel: &Path,
+        id: Option<UniqueMountId>,
+        how: UnmountHow,
+        table: &mut TableReader,
+        patience: Option<Duration>,
+    ) -> Result<(), UnmountError> {
         let Some((parent, name)) = split(checked(rel).map_err(UnmountError::Path)?) else {
             return Err(UnmountError::Path(PathError::Escapes { path: rel.to_owned() }));
         };
@@ -85,7 +105,23 @@ impl NodeRoot {
                 UnmountHow::Force => UnmountFlags::FORCE,
                 UnmountHow::Lazy => UnmountFlags::DETACH,
             };
-        let called = rustix::mount::unmount(proc_path(&parent).join(name), flags);
+        let risky = target.mount(&before).filter(|mount| child::may_hang(&before, *mount));
+        let called = match (patience, risky) {
+            (Some(patience), Some(mount)) => {
+                let io = |source| UnmountError::Io { path: path.clone(), source };
+                let child = Child::unmount(&parent, name, flags.bits()).map_err(io)?;
+                match child.wait(patience).map_err(io)? {
+                    Some(Ended::Answered(answer)) => answer,
+                    // Somebody killed it, and nobody who wants this one to stop kills a child of it.
+                    Some(Ended::Killed) => rustix::mount::unmount(proc_path(&parent).join(name), flags),
+                    None => {
+                        let (device, fs_type) = (mount.device(), mount.fs_type().into_owned());
+                        return Err(UnmountError::Hangs(PendingUnmount { child, path, device, fs_type }));
+                    }
+                }
+            }
+            _ => rustix::mount::unmount(proc_path(&parent).join(name), flags),
+        };
         let after = table.read().map_err(UnmountError::Table)?;
         match (called, target.is_at(&after, &path)) {
             (_, false) => Ok(()),
@@ -93,6 +129,37 @@ impl NodeRoot {
             (Err(Errno::BUSY), true) => Err(UnmountError::Busy { path }),
             (Err(errno), true) => Err(UnmountError::Io { path, source: errno.into() }),
         }
+    }
+
+    /// Whether the file system that is mounted at this path answers: a child process asks it for its numbers. None if nothing
+    /// is mounted there.
+    pub fn liveness(
+        &self,
+        rel: &Path,
+        table: &mut TableReader,
+        patience: Duration,
+    ) -> Result<Option<Liveness>, UnmountError> {
+        let Some((parent, name)) = split(checked(rel).map_err(UnmountError::Path)?) else {
+            return Err(UnmountError::Path(PathError::Escapes { path: rel.to_owned() }));
+        };
+        let path = self.absolute(rel);
+        let now = table.read().map_err(UnmountError::Table)?;
+        if now.at(&path).is_none() {
+            return Ok(None);
+        }
+        let Some(parent) = self.open_mount_parent(parent, name, &now, &path)? else { return Ok(None) };
+        let io = |source| UnmountError::Io { path: path.clone(), source };
+        let child = Child::stat_fs(&parent, name).map_err(io)?;
+        Ok(Some(match child.wait(patience).map_err(io)? {
+            Some(Ended::Answered(Err(errno))) if is_dead(errno) => Liveness::Dead(errno.into()),
+            Some(Ended::Answered(_) | Ended::Killed) => Liveness::Answers,
+            None => {
+                child.kill();
+                // Reaped if it dies of that, left behind if the kernel does not let it.
+                let _ = child.wait(Duration::from_millis(50));
+                Liveness::Silent
+            }
+        }))
     }
 
     /// Whether the kernel, asked by path, finds a mount there or on the way, without touching what is mounted.
@@ -133,6 +200,25 @@ impl NodeRoot {
         }
         Ok(Some(fd))
     }
+}
+
+/// Whether an error says that server, daemon or device is gone, and not that somebody asked for what may not be had.
+fn is_dead(errno: Errno) -> bool {
+    matches!(
+        errno,
+        Errno::NOTCONN
+            | Errno::CONNABORTED
+            | Errno::CONNREFUSED
+            | Errno::CONNRESET
+            | Errno::STALE
+            | Errno::IO
+            | Errno::HOSTDOWN
+            | Errno::HOSTUNREACH
+            | Errno::SHUTDOWN
+            | Errno::TIMEDOUT
+            | Errno::NXIO
+            | Errno::NODEV
+    )
 }
 
 /// The mount to undo, none if nothing is mounted there.

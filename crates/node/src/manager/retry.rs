@@ -29,6 +29,8 @@ pub(super) struct Retries {
 #[derive(Debug)]
 struct Failed {
     failures: u32,
+    /// When it first failed in this way.
+    since: Duration,
     until: Duration,
     problem: Problem,
     /// What was wished for then; another wish is tried at once.
@@ -41,8 +43,10 @@ const REPEATS: u32 = 3;
 impl Retries {
     /// An operation failed.
     pub(super) fn failed(&mut self, about: Exclusion, wish: u64, problem: Problem, now: Duration) {
-        let failures = self.failed.get(&about).filter(|f| f.wish == wish).map_or(1, |f| f.failures.saturating_add(1));
-        self.failed.insert(about, Failed { failures, until: now + back_off(failures), problem, wish });
+        let before = self.failed.get(&about).filter(|f| f.wish == wish);
+        let failures = before.map_or(1, |f| f.failures.saturating_add(1));
+        let since = before.filter(|f| f.problem.code == problem.code).map_or(now, |f| f.since);
+        self.failed.insert(about, Failed { failures, since, until: now + back_off(failures), problem, wish });
     }
 
     /// An operation succeeded. `why` is its name and reason: one that is planned again for the same reason as often as
@@ -79,6 +83,12 @@ impl Retries {
     /// When each may be tried again.
     pub(super) fn not_before(&self) -> BTreeMap<Exclusion, Duration> {
         self.failed.iter().map(|(about, failed)| (about.clone(), failed.until)).collect()
+    }
+
+    /// For how long it has been failing with this code, if it has.
+    pub(super) fn failing_for(&self, about: &Exclusion, code: &str, now: Duration) -> Option<Duration> {
+        let failed = self.failed.get(about).filter(|f| f.problem.code == code)?;
+        Some(now.saturating_sub(failed.since))
     }
 
     /// Whether something failed only once and is tried again soon.

@@ -3,14 +3,16 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
+use refloat_mount::UnmountError;
 use refloat_record::{PodCheckpoint, PodUid, RecordedMount};
 use refloat_volume::{Problem, VolumeError};
 
+use super::hanging::Hanging;
 use super::{Manager, ManagerError, News, records, retry};
 use crate::evidence::Gather;
-use crate::execute::{Job, Success};
+use crate::execute::{Force, Job, Success};
 use crate::plan::digest;
-use crate::{Exclusion, Operation, RecordState, VolumeKey, VolumeState, compare, plan, reconstruct};
+use crate::{Exclusion, Operation, RecordState, VolumeKey, VolumeState, Wanted, compare, plan, reconstruct};
 
 /// How often the folders of pods with a conflict are looked at again: with the pauses of a failed operation, since
 /// nothing tells when somebody moves away the file that stands in the way.
@@ -28,11 +30,7 @@ impl Manager {
         for done in ended {
             for exclusion in &done.excludes {
                 self.input.running.remove(exclusion);
-                match exclusion {
-                    Exclusion::Volume(key) => drop(self.news.pods.insert(key.pod.clone())),
-                    Exclusion::Pod(pod) => drop(self.news.pods.insert(pod.clone())),
-                    Exclusion::Device(_) => self.news.devices = true,
-                }
+                self.news.about(exclusion);
             }
             self.news.pods.extend(done.changes.iter().filter_map(records::pod));
             changes.extend(done.changes);
@@ -55,6 +53,12 @@ impl Manager {
                     }
                     // Whether it has a device is asked again: what is at its path may have changed.
                     self.input.no_device.retain(|name| !done.excludes.contains(&Exclusion::Device(name.clone())));
+                    if let VolumeError::Unmount(UnmountError::Hangs(unmount)) = failure.source {
+                        self.input.running.extend(done.excludes.iter().cloned());
+                        let since = now;
+                        self.hanging.push(Hanging { excludes: done.excludes, unmount, problem, since, told: false });
+                        continue;
+                    }
                     self.retries.failed(about.clone(), wish, problem, now);
                 }
             }
@@ -79,6 +83,7 @@ impl Manager {
         if news.manifests {
             self.read_desired();
         }
+        self.give_up_hanging();
         compare(&self.desired, &mut self.actual);
         self.show_overdue();
 
@@ -127,14 +132,25 @@ impl Manager {
         self.input.digests = volumes.map(|v| (v.key.clone(), digest(v))).collect();
     }
 
-    /// A volume whose operation hangs is uncertain.
+    /// What an operation hangs at is uncertain.
     fn show_overdue(&mut self) {
-        for overdue in self.pool.overdue() {
-            let Some(Exclusion::Volume(key)) = overdue.excludes.first() else { continue };
-            if let Some(volume) = self.actual.volumes.iter_mut().find(|v| v.key == *key) {
-                volume.state = VolumeState::Uncertain;
-                volume.state_reason = "an operation on it has not ended".into();
-                volume.problems.push(overdue.problem);
+        for overdue in self.overdue() {
+            match overdue.excludes.first() {
+                Some(Exclusion::Volume(key)) => {
+                    if let Some(volume) = self.actual.volumes.iter_mut().find(|v| v.key == *key) {
+                        volume.state = VolumeState::Uncertain;
+                        volume.state_reason = "an operation on it has not ended".into();
+                        volume.problems.push(overdue.problem);
+                    }
+                }
+                Some(Exclusion::Device(name)) => {
+                    if let Some(device) = self.actual.devices.iter_mut().find(|d| d.unique_name.as_ref() == Some(name))
+                    {
+                        device.state = VolumeState::Uncertain;
+                        device.problems.push(overdue.problem);
+                    }
+                }
+                Some(Exclusion::Pod(_)) | None => {}
             }
         }
     }
@@ -155,7 +171,7 @@ impl Manager {
 
     fn job(&self, operation: Operation) -> Job {
         let all = &self.evidence.records.records;
-        let mut job = Job { operation, record: None, device: None, adopt: None, checkpoint: None };
+        let mut job = Job { operation, record: None, device: None, adopt: None, checkpoint: None, force: None };
         match &job.operation {
             Operation::AdmitPod { pod, .. } => {
                 job.checkpoint = self.desired.pods.get(pod).map(|pod| PodCheckpoint {
@@ -176,7 +192,14 @@ impl Manager {
             Operation::MountDevice { volume, .. } => {
                 job.device = records::device(all, &volume.unique_name).cloned();
             }
-            Operation::TearDown { .. } | Operation::UnmountDevice { .. } | Operation::ForgetPod { .. } => {}
+            Operation::TearDown { key: VolumeKey { pod, .. }, .. } | Operation::ForgetPod { pod, .. } => {
+                let about = &job.operation.excludes()[0];
+                let busy = self.retries.failing_for(about, "UnmountBusy", self.now()).unwrap_or_default();
+                if busy >= self.force_after() && matches!(self.desired.wanted(pod), Wanted::No { .. }) {
+                    job.force = Some(Force { lazy: self.options.lazy_unmount });
+                }
+            }
+            Operation::UnmountDevice { .. } => {}
         }
         job
     }
@@ -215,7 +238,7 @@ impl Manager {
     fn log_problems(&mut self) {
         let mut all: BTreeSet<Problem> = self.failures().into_iter().collect();
         all.extend(self.actual.problems.iter().chain(&self.desired.problems).cloned());
-        let overdue: BTreeSet<Problem> = self.pool.overdue().into_iter().map(|o| o.problem).collect();
+        let overdue: BTreeSet<Problem> = self.overdue().into_iter().map(|o| o.problem).collect();
         for volume in &self.actual.volumes {
             // What an operation has made so far looks half done while it runs: it is no news before the operation ends.
             let running = self.input.running.contains(&Exclusion::Volume(volume.key.clone()));

@@ -333,7 +333,7 @@ impl Planner<'_> {
 
 impl Exclusion {
     /// The pod that it is about.
-    fn pod(&self) -> Option<&PodUid> {
+    pub(crate) fn pod(&self) -> Option<&PodUid> {
         match self {
             Self::Volume(key) => Some(&key.pod),
             Self::Pod(pod) => Some(pod),

@@ -12,6 +12,7 @@
 mod by_hand;
 mod changed;
 mod devices;
+mod hung;
 mod life;
 mod manifests;
 mod running;
@@ -25,6 +26,7 @@ fn main() -> ExitCode {
         by_hand::TESTS,
         changed::TESTS,
         devices::TESTS,
+        hung::TESTS,
         life::TESTS,
         manifests::TESTS,
         running::TESTS,

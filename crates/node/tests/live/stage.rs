@@ -36,6 +36,7 @@ impl Stage {
             manifests: dir.path().join("manifests"),
             workers: 4,
             operation_deadline: PATIENCE,
+            lazy_unmount: false,
             records: true,
         };
         Self { dir, options, loops: vec![] }
@@ -163,16 +164,26 @@ impl Stage {
 
     /// A loop device with an ext4 on it, a file `disk.txt` in that.
     pub fn disk(&mut self, name: &str) -> Result<PathBuf, Skip> {
+        let image = self.disk_image(name)?;
+        self.attach(&image)
+    }
+
+    /// A file with an ext4 in it, a file `disk.txt` in that.
+    pub fn disk_image(&self, name: &str) -> Result<PathBuf, Skip> {
         let image = self.path(name);
-        let content = self.path(&format!("{name}.content"));
-        std::fs::create_dir(&content).unwrap();
-        std::fs::write(content.join("disk.txt"), "the disk's").unwrap();
+        let content = tempfile::tempdir_in(crate::base()).unwrap();
+        std::fs::write(content.path().join("disk.txt"), "the disk's").unwrap();
         std::fs::File::create(&image).unwrap().set_len(8 << 20).unwrap();
-        let made = Command::new("mkfs.ext4").args(["-q", "-F", "-d"]).arg(&content).arg(&image).status();
+        let made = Command::new("mkfs.ext4").args(["-q", "-F", "-d"]).arg(content.path()).arg(&image).status();
         if !made.is_ok_and(|status| status.success()) {
             return Err(Skip("mkfs.ext4 cannot be run".into()));
         }
-        let device = refloat_mount::loopdev::attach(&image, false)
+        Ok(image)
+    }
+
+    /// Attaches a file as a loop device, until the stage is dropped.
+    pub fn attach(&mut self, image: &Path) -> Result<PathBuf, Skip> {
+        let device = refloat_mount::loopdev::attach(image, false)
             .map_err(|error| Skip(format!("no loop device can be had: {error}")))?;
         self.loops.push(device.clone());
         Ok(device)

@@ -40,6 +40,7 @@ pub(crate) fn run(args: &NodeArgs, settings: &Settings) -> Result<Done, Failure>
         manifests: std::path::absolute(manifests).context("cannot make the manifest folder absolute")?,
         workers: args.workers.or(settings.file.workers).unwrap_or(WORKERS).max(1).into(),
         operation_deadline: Duration::from_secs(deadline.max(1).into()),
+        lazy_unmount: args.lazy_unmount || settings.file.lazy_unmount.unwrap_or(false),
         records: !args.without_records,
     };
     if args.once {

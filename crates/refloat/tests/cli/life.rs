@@ -35,16 +35,16 @@ fn set_up(node: &Node) -> Result<()> {
 }
 
 /// A manager that runs until it is dropped.
-struct Manager(Child);
+pub(crate) struct Manager(Child);
 
 impl Manager {
-    fn start(node: &Node) -> Result<Self> {
+    pub(crate) fn start(node: &Node) -> Result<Self> {
         let pods = node.pods().display().to_string();
         let mut command = node.refloat(&["node", "--manifests", &pods]);
         Ok(Self(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn()?))
     }
 
-    fn stop(mut self, signal: rustix::process::Signal) -> Result<Option<i32>> {
+    pub(crate) fn stop(mut self, signal: rustix::process::Signal) -> Result<Option<i32>> {
         rustix::process::kill_process(rustix::process::Pid::from_child(&self.0), signal)?;
         Ok(self.0.wait()?.code())
     }
@@ -58,7 +58,7 @@ impl Drop for Manager {
 }
 
 /// Waits until something is so.
-fn wait(what: &str, mut is_so: impl FnMut() -> Result<bool>) -> Result<()> {
+pub(crate) fn wait(what: &str, mut is_so: impl FnMut() -> Result<bool>) -> Result<()> {
     let start = Instant::now();
     while !is_so()? {
         ensure!(start.elapsed() < Duration::from_secs(15), "{what} did not happen within 15 seconds");

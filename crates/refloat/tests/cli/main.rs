@@ -4,6 +4,7 @@
 //! A test that cannot run here says `skipped: NAME: REASON` and passes.
 
 mod failures;
+mod hung;
 mod life;
 mod looking;
 mod node;
@@ -20,7 +21,7 @@ use refloat_test_support::Verdict;
 type Test = fn(&mut Node) -> anyhow::Result<Verdict>;
 
 fn tests() -> Vec<(&'static str, Test)> {
-    [usage::TESTS, looking::TESTS, life::TESTS, failures::TESTS, places::TESTS, records::TESTS].concat()
+    [usage::TESTS, looking::TESTS, life::TESTS, failures::TESTS, hung::TESTS, places::TESTS, records::TESTS].concat()
 }
 
 fn main() -> ExitCode {
