@@ -8,9 +8,9 @@ use refloat_node::VolumeState;
 use rustix::process::{Pid, Signal};
 
 use crate::stage::{Stage, local, pod, wait_for};
-use crate::{Outcome, Skip};
+use refloat_test_support::{Outcome, Skip};
 
-tests![
+refloat_test_support::tests![
     an_unmount_that_hangs_delays_nothing,
     a_stop_does_not_wait_for_an_unmount_that_hangs,
     a_dead_file_system_is_forced_when_its_pod_is_gone,

@@ -171,7 +171,7 @@ impl Stage {
     /// A file with an ext4 in it, a file `disk.txt` in that.
     pub fn disk_image(&self, name: &str) -> Result<PathBuf, Skip> {
         let image = self.path(name);
-        let content = tempfile::tempdir_in(crate::base()).unwrap();
+        let content = tempfile::tempdir_in(refloat_test_support::base()).unwrap();
         std::fs::write(content.path().join("disk.txt"), "the disk's").unwrap();
         std::fs::File::create(&image).unwrap().set_len(8 << 20).unwrap();
         let made = Command::new("mkfs.ext4").args(["-q", "-F", "-d"]).arg(content.path()).arg(&image).status();
