@@ -7,7 +7,9 @@ use refloat_record::{
     DeviceMount as DeviceMountRecord, FsGroup, PluginName, PodRef, PodVolume, RecordedMount, RelPath, Verbatim,
 };
 
-use crate::{ContentError, Host, Objects, Payload, Problem, SpecError, SpecSource, VolumeError, VolumeSpec};
+use crate::{
+    ContentError, Host, Objects, Payload, PodResources, Problem, SpecError, SpecSource, VolumeError, VolumeSpec,
+};
 
 /// How a plugin's volumes can be known again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -196,6 +198,8 @@ pub struct SetUp<'a> {
     pub fs_group: Option<FsGroup>,
     /// Its content, for plugins with [`Capabilities::content`].
     pub content: Option<&'a Payload>,
+    /// What the pod may use, for volumes that are a part of it.
+    pub resources: &'a PodResources,
     /// The device's record, if MountDevice mounted one.
     pub device: Option<&'a DeviceMountRecord>,
     /// The volume's record as it was before this SetUp, if it had one.

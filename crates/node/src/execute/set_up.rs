@@ -45,6 +45,7 @@ pub(super) fn run(
         path: volume.path.as_ref(),
         fs_group: volume.fs_group,
         content: volume.content.as_deref(),
+        resources: &volume.resources,
         device: job.device.as_ref(),
         record: before.as_ref(),
         mounted,

@@ -12,8 +12,8 @@ use refloat_record::{
     RecordedMount, SpecName, UniqueVolumeName, Verbatim, VolumeMode, WriteError,
 };
 use refloat_volume::{
-    Announcer, DeviceAnnouncer, DeviceOutcome, Host, MountDevice, Object, Payload, Plugin, Plugins, SetUp, SpecSource,
-    TearDown, UnmountDevice, VolumeError, VolumeSpec,
+    Announcer, DeviceAnnouncer, DeviceOutcome, Host, MountDevice, Object, Payload, Plugin, Plugins, PodResources,
+    SetUp, SpecSource, TearDown, UnmountDevice, VolumeError, VolumeSpec,
 };
 use serde_json::{Value, json};
 
@@ -171,6 +171,7 @@ pub struct Life<'n> {
     pub spec: VolumeSpec,
     pub fs_group: Option<FsGroup>,
     pub content: Option<Payload>,
+    pub resources: PodResources,
     pub record: Option<PodVolume>,
     /// The record of its device.
     pub device: Option<DeviceMount>,
@@ -210,7 +211,17 @@ impl<'n> Life<'n> {
             source,
         };
         let pod = PodRef { uid: PodUid::new(pod).unwrap(), namespace: "default".into(), name: format!("pod-{pod}") };
-        Self { node, pod, spec, fs_group: None, content: None, record: None, device: None, announced: 0 }
+        Self {
+            node,
+            pod,
+            spec,
+            fs_group: None,
+            content: None,
+            resources: PodResources::default(),
+            record: None,
+            device: None,
+            announced: 0,
+        }
     }
 
     pub fn plugin(&self) -> &'n dyn Plugin {
@@ -244,6 +255,7 @@ impl<'n> Life<'n> {
             path: path.as_ref(),
             fs_group: self.fs_group,
             content: self.content.as_ref(),
+            resources: &self.resources,
             device: self.device.as_ref(),
             record: before.as_ref(),
             mounted,
