@@ -139,8 +139,8 @@ mod tests {
 
     use super::*;
 
-    fn of(spec: Value) -> Result<PodResources, PodResourcesError> {
-        let pod: Pod = serde_json::from_value(json!({ "metadata": {}, "spec": spec })).unwrap();
+    fn of(spec: impl std::borrow::Borrow<Value>) -> Result<PodResources, PodResourcesError> {
+        let pod: Pod = serde_json::from_value(json!({ "metadata": {}, "spec": spec.borrow() })).unwrap();
         PodResources::of(&pod, &NodeFacts::default())
     }
 

@@ -150,13 +150,24 @@ impl Plugin for Local {
         super::refuse_hidden_data(step.host, path)?;
         let (fd, shown) = bind_source(&step, local, &table)?;
         let options = BindOptions {
-            read_only: step.spec.read_only || step.spec.mount_options.iter().any(|o| o == "ro"),
+            read_only: step.spec.read_only,
+            options: step.spec.mount_options.clone(),
             ..BindOptions::default()
         };
+        let ignored = options.ignored();
+        // Those of a device went to its file system.
+        if step.device.is_none() && !ignored.is_empty() {
+            tracing::warn!(
+                code = "MountOptionIgnored",
+                "the PersistentVolume {} is a folder, and its mount options {ignored:?} are those of a file system: they \
+                 change nothing",
+                step.spec.spec_name
+            );
+        }
         let mount = NewMount::bind(step.host.kernel, fd.as_fd(), &shown, &options).map_err(VolumeError::Mount)?;
         let announced = step.announce(Some(&mount), None)?;
         if let Some(group) = step.fs_group
-            && !options.read_only
+            && !options.is_read_only()
         {
             share(&step, &fd, &shown, group, &mount.announced().2, &table)?;
         }
