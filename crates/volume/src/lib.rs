@@ -8,6 +8,7 @@
 
 mod atomic_writer;
 mod beneath;
+pub mod block;
 mod error;
 mod force;
 mod fs_group;

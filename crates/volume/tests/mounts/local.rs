@@ -232,6 +232,7 @@ fn the_path_is_told_from_the_table() {
         let table = node.table();
         let found = FoundVolume {
             folder: "pv1",
+            mode: refloat_record::VolumeMode::Filesystem,
             path: &life.path(),
             table: &table,
             memo: &refloat_volume::LayoutMemo::default(),

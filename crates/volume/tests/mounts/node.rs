@@ -9,7 +9,7 @@ use std::time::Duration;
 use refloat_mount::{Kernel, KernelFeatures, MountTable, NodeRoot, TableReader};
 use refloat_record::{
     BootId, ClaimRef, DeviceMount, FsGroup, FsGroupChangePolicy, OuterSpecName, PluginName, PodRef, PodUid, PodVolume,
-    RecordedMount, SpecName, UniqueVolumeName, Verbatim, VolumeMode, WriteError,
+    RecordedBlock, RecordedMount, SpecName, UniqueVolumeName, Verbatim, VolumeMode, WriteError,
 };
 use refloat_volume::{
     Announcer, DeviceAnnouncer, DeviceOutcome, Host, MountDevice, Object, Payload, Plugin, Plugins, PodResources,
@@ -114,6 +114,7 @@ pub struct Keeper {
 struct Kept {
     calls: usize,
     last: Option<(Option<String>, Option<RecordedMount>, Option<Verbatim>)>,
+    block: Option<RecordedBlock>,
 }
 
 impl Keeper {
@@ -150,6 +151,13 @@ fn crashed() -> VolumeError {
 impl Announcer for Keeper {
     fn announce(&self, mount: Option<RecordedMount>, info: Option<Verbatim>) -> Result<(), VolumeError> {
         self.keep(None, mount, info)
+    }
+
+    fn announce_block(&self, block: RecordedBlock, info: Option<Verbatim>) -> Result<(), VolumeError> {
+        if self.crash != Some(Crash::Before(self.state.lock().unwrap().calls)) {
+            self.state.lock().unwrap().block = Some(block);
+        }
+        self.keep(None, None, info)
     }
 }
 
@@ -245,8 +253,13 @@ impl<'n> Life<'n> {
     pub fn set_up_with(&mut self, crash: Option<Crash>) -> Result<(), VolumeError> {
         let path = self.plugin().path(&self.pod, &self.spec);
         let before = self.record.clone();
-        let recorded = before.as_ref().filter(|r| r.boot_id == self.node.host.boot_id).and_then(|r| r.mount.as_ref());
-        let mounted = path.as_ref().is_some_and(|p| self.node.shows(&self.node.host.absolute(p), recorded));
+        let same_boot = before.as_ref().filter(|r| r.boot_id == self.node.host.boot_id);
+        let block = same_boot.and_then(|r| r.block.as_ref());
+        let (at, recorded) = match block {
+            Some(block) => (Some(&block.map_path), block.mount.as_ref()),
+            None => (path.as_ref(), same_boot.and_then(|r| r.mount.as_ref())),
+        };
+        let mounted = at.is_some_and(|p| self.node.shows(&self.node.host.absolute(p), recorded));
         let keeper = Keeper::new(crash);
         let answer = self.plugin().set_up(SetUp {
             host: &self.node.host,
@@ -266,6 +279,7 @@ impl<'n> Life<'n> {
         if let Some((_, mount, info)) = kept.last {
             let mut record = self.new_record();
             record.mount = mount;
+            record.block = kept.block;
             record.provider_info = info;
             record.sub_paths = before.map(|b| b.sub_paths).unwrap_or_default();
             self.record = Some(record);

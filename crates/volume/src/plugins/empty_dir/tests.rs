@@ -109,6 +109,7 @@ fn without_a_record_nothing_is_invented() {
         let rebuilt = EmptyDir
             .from_layout(FoundVolume {
                 folder: name,
+                mode: refloat_record::VolumeMode::Filesystem,
                 path: Path::new(&path),
                 table: &table,
                 memo: &crate::LayoutMemo::default(),
