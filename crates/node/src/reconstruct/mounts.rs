@@ -179,17 +179,24 @@ pub(crate) fn shown(mount: Mount<'_>) -> String {
 /// What is seen of a stack: its topmost mount.
 pub(crate) fn seen(stack: &[Mount<'_>], ours: bool) -> Option<MountSeen> {
     let top = stack.last()?;
-    let fs_options = top.fs_options();
-    let separator = if fs_options.is_empty() { "" } else { "," };
     Some(MountSeen {
         id: top.id(),
         fs_type: top.fs_type().into_owned(),
         source: top.source().into_owned(),
         root: top.root().to_path_buf(),
-        options: format!("{}{separator}{fs_options}", top.options()),
+        options: all_options(top.options(), &top.fs_options()),
         stack: stack.len(),
         ours,
     })
+}
+
+/// The options of a mount and of its file system as one list, as findmnt shows them: one `ro` makes it read-only.
+fn all_options(mount: &str, file_system: &str) -> String {
+    let all = || mount.split(',').chain(file_system.split(',')).filter(|option| !option.is_empty());
+    let first = if all().any(|option| option == "ro") { "ro" } else { "rw" };
+    let mut list = vec![first];
+    list.extend(all().filter(|option| !matches!(*option, "ro" | "rw")));
+    list.join(",")
 }
 
 /// A record's words for a mount that was found.
@@ -206,4 +213,19 @@ pub(crate) fn told(stack: &[Mount<'_>]) -> Option<RecordedMount> {
 /// `Path::join` that adds no slash for an empty rest.
 fn join(path: &Path, rest: &Path) -> PathBuf {
     if rest.as_os_str().is_empty() { path.to_path_buf() } else { path.join(rest) }
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn options_are_told_once() {
+        for (mount, file_system, all) in [
+            ("rw,relatime", "rw,size=64k", "rw,relatime,size=64k"),
+            ("ro,relatime", "rw", "ro,relatime"),
+            ("rw,noatime", "ro", "ro,noatime"),
+            ("rw", "", "rw"),
+        ] {
+            assert_eq!(super::all_options(mount, file_system), all, "{mount} {file_system}");
+        }
+    }
 }

@@ -35,7 +35,7 @@ pub struct YamlError {
 /// blow a small text up; nesting deeper than 64.
 ///
 /// # Source
-/// Kubernetes reads manifests with `sigs.k8s.io/yaml` (YAML 1.1 numbers and booleans: `0400`, `yes`), and a text that
+/// Kubernetes reads manifests with `sigs.k8s.io/yaml` (YAML 1.1 numbers and booleans, in keys too: `0400`, `yes`, `y`), and a text that
 /// starts with `{` as JSON first (`k8s.io/apimachinery/pkg/util/yaml`).
 pub fn documents(text: &[u8]) -> Result<Vec<Document>, YamlError> {
     // Only where something is wrong: not worth a crate.
@@ -119,6 +119,49 @@ fn without_place(message: &str) -> String {
     }
 }
 
+/// A key, as the text that Kubernetes makes of it: `y: a` has the key "true", and `0400: a` the key "256".
+///
+/// # Source
+/// `convertToJSONableObject` in `sigs.k8s.io/yaml`.
+struct Key(String);
+
+impl<'de> serde::Deserialize<'de> for Key {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Scalar;
+        impl Visitor<'_> for Scalar {
+            type Value = String;
+
+            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str("a key that is text, a number or a boolean")
+            }
+            fn visit_bool<E>(self, v: bool) -> Result<String, E> {
+                Ok(v.to_string())
+            }
+            fn visit_i64<E>(self, v: i64) -> Result<String, E> {
+                Ok(v.to_string())
+            }
+            fn visit_u64<E>(self, v: u64) -> Result<String, E> {
+                Ok(v.to_string())
+            }
+            fn visit_f64<E: serde::de::Error>(self, v: f64) -> Result<String, E> {
+                // Go writes others with an exponent, of single precision: no key that anybody means.
+                if v == 0.0 || (1e-4..1e6).contains(&v.abs()) {
+                    #[allow(clippy::cast_possible_truncation)] // as Kubernetes does
+                    return Ok((v as f32).to_string());
+                }
+                Err(E::custom("a key is a number that is very small or large; put it in quotes"))
+            }
+            fn visit_str<E>(self, v: &str) -> Result<String, E> {
+                Ok(v.into())
+            }
+            fn visit_string<E>(self, v: String) -> Result<String, E> {
+                Ok(v)
+            }
+        }
+        deserializer.deserialize_any(Scalar).map(Self)
+    }
+}
+
 /// A value whose maps name each key once.
 struct Strict(Value);
 
@@ -167,7 +210,7 @@ impl<'de> serde::Deserialize<'de> for Strict {
             }
             fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Value, A::Error> {
                 let mut map = Map::new();
-                while let Some(key) = entries.next_key::<String>()? {
+                while let Some(Key(key)) = entries.next_key()? {
                     if map.contains_key(&key) {
                         return Err(A::Error::custom(format_args!("the key {key:?} stands twice")));
                     }

@@ -84,6 +84,8 @@ fn fields(node: &mut Node) -> Result<Verdict> {
     let c = volume(&scan, "web", "c")?;
     has(&c["mount"], MOUNT)?;
     ensure!(c["mount"]["fsType"] == "tmpfs" && c["mount"]["stack"] == 1, "{c:#}");
+    let options: Vec<&str> = c["mount"]["options"].as_str().unwrap_or_default().split(',').collect();
+    ensure!(options.first() == Some(&"rw") && options.iter().filter(|o| **o == "rw").count() == 1, "{options:?}");
     ensure!(c["spec"]["volume"]["secret"]["secretName"] == "s", "{c:#}");
     ensure!(volume(&scan, "web", "a")?["subPaths"][0]["mounted"] == true, "{scan:#}");
     let leftovers = scan["leftovers"].as_array().expect("a list");

@@ -272,3 +272,24 @@ proptest! {
         crate::fuzz::manifest(&bytes);
     }
 }
+
+/// A configMap's value and key as Kubernetes takes them: what reads as a boolean is none for text, and a key is one.
+#[test]
+fn booleans_of_yaml_1_1() {
+    let read = |data: &str| -> Result<std::collections::BTreeMap<String, String>, String> {
+        let text = format!("apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: c}}\ndata: {{{data}}}\n");
+        let value = crate::sources::yaml::documents(text.as_bytes()).unwrap().remove(0).value;
+        let map: Result<k8s_openapi::api::core::v1::ConfigMap, _> = serde_json::from_value(value);
+        map.map(|m| m.data.unwrap_or_default()).map_err(|e| e.to_string())
+    };
+    for text in ["k: y", "k: No", "k: on", "k: 1", "k: 0400"] {
+        assert!(read(text).is_err(), "{text}");
+    }
+    assert_eq!(read("k: 'y'").unwrap()["k"], "y");
+    assert_eq!(read("y: a").unwrap()["true"], "a");
+    assert_eq!(read("'y': a").unwrap()["y"], "a");
+    let volume = "name: v\nnfs: {server: s, path: /p, readOnly: yes}\n";
+    let volume = crate::sources::yaml::documents(volume.as_bytes()).unwrap().remove(0).value;
+    let volume: k8s_openapi::api::core::v1::Volume = serde_json::from_value(volume).unwrap();
+    assert_eq!(volume.nfs.unwrap().read_only, Some(true));
+}

@@ -27,6 +27,55 @@ fn octal_modes() {
     );
 }
 
+/// What is read otherwise than by Kubernetes, and how (`None` is an error): numbers and booleans in forms that nobody writes,
+/// and what is refused here because it is surely a mistake (keys that stand twice, numbers without end).
+const OTHERWISE: &[(&str, Option<&str>)] = &[
+    ("yEs", Some("true")),
+    ("tRUE", Some("true")),
+    ("0O400", Some("\"0O400\"")),
+    ("0X1F", Some("\"0X1F\"")),
+    ("0B101", Some("\"0B101\"")),
+    ("1_", Some("\"1_\"")),
+    ("1_000.5", Some("\"1_000.5\"")),
+    ("a: 1__0", Some("{\"a\": \"1__0\"}")),
+    ("a: 0__", Some("{\"a\": \"0__\"}")),
+    ("1e400", None),
+    ("a: !!timestamp 2001-12-14", None),
+    ("y: 1\\nn: 2\\nNo: 3", None),
+    ("1: a\\n01: b", None),
+    ("y: 1\\n\"true\": 2", None),
+    ("9223372036854775808: a", Some("{\"9223372036854775808\": \"a\"}")),
+];
+
+/// What `sigs.k8s.io/yaml` v1.6.0 makes of these texts: `YAMLToJSON`, as the kubelet reads manifests. `!` is an error.
+#[test]
+fn values_are_those_of_kubernetes() {
+    let mut wrong = vec![];
+    let mut other = OTHERWISE.len();
+    for line in include_str!("golden.tsv").lines() {
+        let (text, json) = line.rsplit_once('\t').unwrap();
+        let read = documents(text.replace("\\n", "\n").as_bytes());
+        let expected = serde_json::from_str::<Value>(json);
+        if let Some((_, json)) = OTHERWISE.iter().find(|(otherwise, _)| *otherwise == text) {
+            let read: Option<Vec<_>> = read.ok().map(|read| read.into_iter().map(|d| d.value).collect());
+            assert_eq!(read, json.map(|json| vec![serde_json::from_str(json).unwrap()]), "{text:?}");
+            other -= 1;
+            continue;
+        }
+        let same = match (&read, &expected) {
+            (Ok(read), Ok(Value::Null)) => read.is_empty() || read[0].value.is_null(),
+            (Ok(read), Ok(expected)) => read.len() == 1 && same(&read[0].value, expected),
+            (Err(_), Err(_)) => json == "!",
+            _ => false,
+        };
+        if !same {
+            wrong.push(format!("{text:?}: {json}, not {read:?}"));
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    assert_eq!(other, 0, "each exception is in the table");
+}
+
 #[test]
 fn each_document_has_its_line() {
     let text = "# nothing yet\n---\nkind: A\n---\n---\n# empty\n---\n\nkind: B\n...\n---\nkind: C\n";
@@ -99,5 +148,17 @@ proptest::proptest! {
     fn never_panics(bytes: Vec<u8>, text in "[-:{}\\[\\],&*!|>'\"%#a0 \n\t.]{0,60}") {
         let _ = documents(&bytes);
         let _ = documents(text.as_bytes());
+    }
+}
+
+/// Equal but for how a number is written.
+fn same(a: &Value, b: &Value) -> bool {
+    match (a, b) {
+        (Value::Number(a), Value::Number(b)) => a == b || a.as_f64() == b.as_f64(),
+        (Value::Array(a), Value::Array(b)) => a.len() == b.len() && a.iter().zip(b).all(|(a, b)| same(a, b)),
+        (Value::Object(a), Value::Object(b)) => {
+            a.len() == b.len() && a.iter().all(|(key, a)| b.get(key).is_some_and(|b| same(a, b)))
+        }
+        _ => a == b,
     }
 }
