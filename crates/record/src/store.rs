@@ -10,7 +10,8 @@
 //! ```
 //!
 //! A record is written to a new temporary file in its folder (a name with a dot before it), synced, renamed, and the
-//! folder synced. A reader therefore sees the old record or the new one, and so does the next start after a crash.
+//! folder synced. Before the first of them the state folder is synced too, for the names of the folders. A reader therefore
+//! sees the old record or the new one, and so does the next start after a crash.
 //! No call follows a symlink below the state folder.
 
 mod commit;
@@ -27,7 +28,6 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, atomic::AtomicU64};
-use std::time::{Duration, Instant};
 
 use crate::codec::{self, Extra};
 use crate::disk::{Disk, RealDisk};
@@ -167,7 +167,11 @@ pub struct Loaded {
 pub struct Store<D: Disk = RealDisk> {
     disk: D,
     path: PathBuf,
+    state: D::Folder,
     folders: Folders<D>,
+    /// Whether the names in the state folder are durable: those of the folders, without which no record in them is.
+    /// Made so before the first write, not at the start: a start that only reads waits for no disk.
+    names_durable: Mutex<bool>,
     /// Writers share it; `load`, which removes temporary files, has it alone.
     busy: RwLock<()>,
     group: commit::Group<D>,
@@ -209,9 +213,6 @@ struct Known {
 
 const SET_ASIDE: &str = "set-aside";
 const LOCK: &str = "lock";
-/// How long the lock is waited for. A manager that is killed as it starts a tool leaves its lock to the child, which holds
-/// it until its exec.
-const LOCK_PATIENCE: Duration = Duration::from_secs(1);
 /// Temporary files start with this; no record does.
 const TEMP: &str = ".tmp-";
 
@@ -229,7 +230,7 @@ impl Store {
         }
         .map_err(io("open the state folder", folder.into()))?;
         let lock = take_lock(&state, folder)?;
-        let mut store = Self::open_on(RealDisk, &state, folder)?;
+        let mut store = Self::open_on(RealDisk, state, folder)?;
         store.lock = Some(lock);
         Ok(store)
     }
@@ -291,20 +292,14 @@ fn take_lock(state: &OwnedFd, folder: &Path) -> Result<Lock, OpenError> {
         move |source| OpenError::Io { doing, path, source }
     };
     let lock = RealDisk::open_lock(state, LOCK).map_err(io("open the lock file"))?;
-    let start = Instant::now();
-    loop {
-        match lock.try_lock() {
-            Ok(()) => break,
-            Err(std::fs::TryLockError::WouldBlock) if start.elapsed() < LOCK_PATIENCE => {
-                std::thread::sleep(Duration::from_millis(10));
-            }
-            Err(std::fs::TryLockError::WouldBlock) => {
-                let mut text = String::new();
-                let pid = lock.take(32).read_to_string(&mut text).ok().and_then(|_| text.trim().parse().ok());
-                return Err(OpenError::Locked { folder: folder.into(), pid });
-            }
-            Err(std::fs::TryLockError::Error(e)) => return Err(io("lock")(e)),
+    match lock.try_lock() {
+        Ok(()) => {}
+        Err(std::fs::TryLockError::WouldBlock) => {
+            let mut text = String::new();
+            let pid = lock.take(32).read_to_string(&mut text).ok().and_then(|_| text.trim().parse().ok());
+            return Err(OpenError::Locked { folder: folder.into(), pid });
         }
+        Err(std::fs::TryLockError::Error(e)) => return Err(io("lock")(e)),
     }
     // Whoever reads it between the two calls sees nothing, never another's id.
     lock.set_len(0).map_err(io("write the process id to"))?;
@@ -314,16 +309,16 @@ fn take_lock(state: &OwnedFd, folder: &Path) -> Result<Lock, OpenError> {
 
 impl<D: Disk> Store<D> {
     /// Opens the store on a disk whose state folder is open, without a lock.
-    fn open_on(disk: D, state: &D::Folder, path: &Path) -> Result<Self, OpenError> {
+    fn open_on(disk: D, state: D::Folder, path: &Path) -> Result<Self, OpenError> {
         let io = |doing, name: &str| {
             let path = path.join(name);
             move |source| OpenError::Io { doing, path, source }
         };
         let open = |name: &str| {
-            match disk.open_folder(state, name) {
+            match disk.open_folder(&state, name) {
                 Err(e) if e.kind() == io::ErrorKind::NotFound => {
-                    disk.make_folder(state, name).map_err(io("make the folder", name))?;
-                    disk.open_folder(state, name)
+                    disk.make_folder(&state, name).map_err(io("make the folder", name))?;
+                    disk.open_folder(&state, name)
                 }
                 opened => opened,
             }
@@ -332,12 +327,12 @@ impl<D: Disk> Store<D> {
         let [devices, volumes, pods, drivers] = RecordKind::ALL.map(RecordKind::folder);
         let kinds = [open(devices)?, open(volumes)?, open(pods)?, open(drivers)?];
         let folders = Folders { kinds, set_aside: open(SET_ASIDE)? };
-        // Also when all were there: an earlier start may have died between making and syncing them.
-        disk.sync_folder(state).map_err(io("sync the folder", ""))?;
         Ok(Self {
             disk,
             path: path.into(),
+            state,
             folders,
+            names_durable: Mutex::new(false),
             busy: RwLock::default(),
             group: commit::Group::default(),
             known: Mutex::default(),
@@ -380,6 +375,17 @@ impl<D: Disk> Store<D> {
             Err(e) => return Err(self.write_error("remove", kind, &name, e)),
         }
         self.known().extras.remove(key);
+        Ok(())
+    }
+
+    /// Makes the names of the store's folders durable, if that was not done since the start. Also when all were there:
+    /// an earlier start may have died between making and syncing them.
+    fn sync_names(&self) -> io::Result<()> {
+        let mut durable = self.names_durable.lock().unwrap_or_else(PoisonError::into_inner);
+        if !*durable {
+            self.disk.sync_folder(&self.state)?;
+            *durable = true;
+        }
         Ok(())
     }
 

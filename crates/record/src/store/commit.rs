@@ -130,6 +130,10 @@ impl<D: Disk> Store<D> {
 
     /// Makes files whose data is durable durable under their names.
     fn commit(&self, items: &[Item<D>]) -> Vec<Result<(), WriteError>> {
+        if let Err(e) = self.sync_names() {
+            let again = || e.raw_os_error().map_or_else(|| e.kind().into(), io::Error::from_raw_os_error);
+            return items.iter().map(|item| Err(self.give_up(item, "sync the state folder for", again()))).collect();
+        }
         let mut outcomes: Vec<Result<(), WriteError>> = Vec::with_capacity(items.len());
         let mut placed = Vec::with_capacity(items.len());
         for (i, item) in items.iter().enumerate() {

@@ -49,6 +49,8 @@ pub(super) fn word(reason: &UnreadableReason) -> &'static str {
 /// aside again. Answers its new path.
 pub(super) fn move_away<D: Disk>(store: &Store<D>, kind: RecordKind, name: &OsStr, why: &str) -> io::Result<PathBuf> {
     let from = store.folders.of(kind);
+    // A folder whose name a power cut takes away takes along what was moved to it.
+    store.sync_names()?;
     loop {
         let new = new_name(jiff::Timestamp::now(), why, &name.to_string_lossy());
         let moved = match store.disk.rename_new(from, name, &store.folders.set_aside, OsStr::new(&new)) {

@@ -294,7 +294,7 @@ impl Disk for Arc<Sim> {
 }
 
 fn open(sim: &Arc<Sim>) -> Result<Store<Arc<Sim>>, OpenError> {
-    Store::open_on(sim.clone(), &ROOT, Path::new("/state"))
+    Store::open_on(sim.clone(), ROOT, Path::new("/state"))
 }
 
 /// What is in the store now, whatever trouble there is.
@@ -541,6 +541,43 @@ fn a_full_disk_harms_no_record() {
             assert_eq!(sim.temps(), 0);
         }
     }
+}
+
+/// A start waits for no disk; the first write makes the names of the folders durable before the record counts.
+#[test]
+fn the_first_write_makes_the_folders_durable() {
+    let sim = Sim::new();
+    let store = open(&sim).unwrap();
+    store.load().unwrap();
+    let folders = RecordKind::ALL.len() + 1;
+    assert_eq!(sim.state().durable[ROOT].len(), 0);
+    assert_eq!(sim.state().live[ROOT].len(), folders);
+    store.put(&checkpoint("u1", "1")).unwrap();
+    assert_eq!(sim.state().durable[ROOT].len(), folders);
+    // Also when an earlier start made the folders, which may have died before it synced them.
+    let store = open(&sim).unwrap();
+    let calls = sim.state().calls;
+    sim.trouble(Trouble::From(calls, Errno::IO));
+    let error = store.put(&checkpoint("u1", "2")).unwrap_err();
+    sim.trouble(Trouble::None);
+    assert_eq!(error.source.raw_os_error(), Some(Errno::IO.raw_os_error()));
+    assert_eq!(look(&sim).records, [checkpoint("u1", "1")]);
+}
+
+/// Nor is a bad file moved to a folder that a power cut takes away.
+#[test]
+fn what_is_set_aside_survives_a_power_cut() {
+    let sim = Sim::new();
+    let store = open(&sim).unwrap();
+    let folder = store.folders.of(RecordKind::PodVolume);
+    let mut file = sim.create(folder, "bad.json").unwrap();
+    sim.write(&mut file, b"no record").unwrap();
+    sim.sync(&file).unwrap();
+    assert_eq!(store.load().unwrap().unreadable.len(), 1);
+    sim.sync_folder(folder).unwrap();
+    sim.restart(|| 0);
+    let listed = set_aside::list_on(&sim, &ROOT, Path::new("/state")).unwrap();
+    assert_eq!(listed.iter().map(|s| s.name.as_str()).collect::<Vec<_>>(), ["bad.json"]);
 }
 
 /// The simulated disk does forget: without the syncs, records are lost.
