@@ -181,7 +181,7 @@ impl Manager {
         let store = options.records.then_some(store);
         let executor = Arc::new(Executor { host, plugins, store });
         let pool = Pool::new(Arc::clone(&executor), options.workers, options.operation_deadline)
-            .map_err(io("start the worker threads"))?;
+            .map_err(io("make an eventfd"))?;
         let now = Instant::now();
         Ok(Self {
             options,

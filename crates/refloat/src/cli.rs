@@ -153,7 +153,7 @@ pub(crate) struct NodeArgs {
     /// Make the world match, print the result as `scan` does, and exit
     #[arg(long)]
     pub(crate) once: bool,
-    /// How many operations run at once [default: 8]
+    /// How many operations run at once [default: 64]
     #[arg(long, env = "REFLOAT_WORKERS", value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
     pub(crate) workers: Option<u16>,
     /// How long one operation may take before the manager goes on without it, in seconds [default: 120]

@@ -21,6 +21,8 @@ use crate::execute::{Done, Executor, Failure, Job};
 pub(super) struct Pool {
     shared: Arc<Shared>,
     threads: Vec<(u64, JoinHandle<()>)>,
+    /// How many operations run at once.
+    workers: usize,
     deadline: Duration,
     next_job: u64,
     next_thread: u64,
@@ -40,6 +42,8 @@ struct State {
     queue: VecDeque<(u64, Job)>,
     running: BTreeMap<u64, Running>,
     done: Vec<Done>,
+    /// How many threads will take another job: all but those of jobs that are overdue.
+    hands: usize,
     stop: bool,
 }
 
@@ -64,11 +68,28 @@ impl Pool {
     pub(super) fn new(executor: Arc<Executor>, workers: usize, deadline: Duration) -> std::io::Result<Self> {
         let wake = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let shared = Shared { executor, state: Mutex::default(), ready: Condvar::new(), wake };
-        let mut pool = Self { shared: Arc::new(shared), threads: vec![], deadline, next_job: 0, next_thread: 0 };
-        for _ in 0..workers.max(1) {
-            pool.spawn()?;
+        let workers = workers.max(1);
+        Ok(Self { shared: Arc::new(shared), threads: vec![], workers, deadline, next_job: 0, next_thread: 0 })
+    }
+
+    /// Starts as many threads as the queued jobs need, if there are not enough of them: a start or a node at rest needs
+    /// none.
+    fn staff(&mut self) -> std::io::Result<()> {
+        // Threads that came back from an overdue job have ended.
+        self.threads.retain(|(_, thread)| !thread.is_finished());
+        let state = self.shared.state();
+        let running = state.running.values().filter(|r| !r.overdue).count();
+        let (wanted, hands) = ((state.queue.len() + running).min(self.workers), state.hands);
+        drop(state);
+        for hands in hands..wanted {
+            match self.spawn() {
+                Ok(()) => {}
+                // Those that are there work the queue off, only slower.
+                Err(_) if hands > 0 => break,
+                Err(error) => return Err(error),
+            }
         }
-        Ok(pool)
+        Ok(())
     }
 
     fn spawn(&mut self) -> std::io::Result<()> {
@@ -77,11 +98,12 @@ impl Pool {
         self.next_thread += 1;
         let thread = std::thread::Builder::new().name(format!("operation-{id}")).spawn(move || shared.work(id))?;
         self.threads.push((id, thread));
+        self.shared.state().hands += 1;
         Ok(())
     }
 
     /// Queues jobs, to be started in this order.
-    pub(super) fn submit(&mut self, jobs: impl IntoIterator<Item = Job>) {
+    pub(super) fn submit(&mut self, jobs: impl IntoIterator<Item = Job>) -> std::io::Result<()> {
         let mut state = self.shared.state();
         for job in jobs {
             state.queue.push_back((self.next_job, job));
@@ -89,6 +111,7 @@ impl Pool {
         }
         drop(state);
         self.shared.ready.notify_all();
+        self.staff()
     }
 
     /// Takes what has ended since the last call.
@@ -114,21 +137,18 @@ impl Pool {
         running.into_iter().chain(queued).min().map(|since| since + self.deadline)
     }
 
-    /// Gives up jobs that are over their deadline, and puts a new thread into the place of each one's.
+    /// Gives up jobs that are over their deadline; another thread takes the place of each one's as it is needed.
     pub(super) fn give_up_overdue(&mut self) -> std::io::Result<()> {
-        let mut given_up = 0;
-        for running in self.shared.state().running.values_mut() {
+        let mut state = self.shared.state();
+        let State { running, hands, .. } = &mut *state;
+        for running in running.values_mut() {
             if !running.overdue && running.since.elapsed() >= self.deadline {
                 running.overdue = true;
-                given_up += 1;
+                *hands -= 1;
             }
         }
-        for _ in 0..given_up {
-            self.spawn()?;
-        }
-        // Threads that came back from an overdue job have ended.
-        self.threads.retain(|(_, thread)| !thread.is_finished());
-        Ok(())
+        drop(state);
+        self.staff()
     }
 
     /// The jobs that are not waited for any more.

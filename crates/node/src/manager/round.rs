@@ -101,7 +101,7 @@ impl Manager {
         self.retries.settled(|about| planned.contains(about) || self.input.running.contains(about));
         self.watch_conflicts(now);
         self.log_problems();
-        self.start_operations();
+        self.start_operations()?;
         self.last_round = (Instant::now(), begun.elapsed());
         Ok(())
     }
@@ -155,7 +155,7 @@ impl Manager {
         }
     }
 
-    fn start_operations(&mut self) {
+    fn start_operations(&mut self) -> Result<(), ManagerError> {
         let mut jobs = vec![];
         for operation in &self.plan.operations {
             let excludes = operation.excludes();
@@ -164,9 +164,10 @@ impl Manager {
             self.input.running.extend(excludes);
             jobs.push(self.job(operation.clone()));
         }
-        if !jobs.is_empty() {
-            self.pool.submit(jobs);
+        if jobs.is_empty() {
+            return Ok(());
         }
+        self.pool.submit(jobs).map_err(|source| ManagerError::Io { doing: "start a worker thread".into(), source })
     }
 
     fn job(&self, operation: Operation) -> Job {

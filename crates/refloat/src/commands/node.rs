@@ -14,9 +14,10 @@ use crate::config::Settings;
 use crate::exit::{Done, Failure};
 use crate::look::{Authority, View, boot_id, open_root};
 
-/// Operations at once. Mounting waits for devices and servers, not for processors; eight hung ones would be needed to
-/// hold up a ninth, and each is given up after its deadline.
-const WORKERS: u16 = 8;
+/// Operations at once. They wait for disks, devices and servers, not for processors, and each for its record first: records
+/// that are written together share their syncs, so many at once take little longer than one. As many hung ones would be
+/// needed to hold up one more, and each is given up after its deadline.
+const WORKERS: u16 = 64;
 /// Seconds for an operation: a check of a large file system takes tens of them.
 const OPERATION_DEADLINE: u32 = 120;
 /// Seconds that `--once` waits for operations.
