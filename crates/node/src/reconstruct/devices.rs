@@ -5,6 +5,7 @@
 //! looked through once, however many devices share it.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use refloat_mount::{Device, Mount, MountTable};
@@ -43,7 +44,12 @@ pub(super) fn conclude(context: &Context<'_>, volumes: &[ActualVolume]) -> (Vec<
     let mut last: Option<&Path> = None;
     for mount in context.mounts.table.under(root) {
         let point = mount.point();
-        if point.starts_with(&pods) && point != pods || last == Some(point) || devices.contains_key(point) {
+        // The pods' own mounts, nearly all; as text, since taking paths apart costs more than all else here.
+        let below_pods = point.as_os_str().as_bytes().strip_prefix(pods.as_os_str().as_bytes());
+        if below_pods.is_some_and(|rest| rest.first() == Some(&b'/')) {
+            continue;
+        }
+        if last == Some(point) || devices.contains_key(point) {
             continue;
         }
         last = Some(point);
@@ -188,6 +194,9 @@ fn without_record(context: &Context<'_>, plugin: PluginName, rel: RelPath) -> Ac
 }
 
 fn users_by_record(context: &Context<'_>, devices: &mut [ActualDevice], volumes: &[ActualVolume]) {
+    if devices.is_empty() {
+        return;
+    }
     let mut by_name: HashMap<&str, BTreeSet<&PodUid>> = HashMap::new();
     let mut by_path: HashMap<PathBuf, BTreeSet<&PodUid>> = HashMap::new();
     for volume in volumes {

@@ -11,7 +11,12 @@ use crate::{ActualVolume, Leftover, LeftoverKind};
 /// The folders in `pods/` that no volume explains.
 pub(super) fn pod_folders(context: &Context<'_>, volumes: &[ActualVolume]) -> Vec<Leftover> {
     let root = context.mounts.root;
-    let known: HashSet<&str> = volumes.iter().map(|v| v.key.pod.as_str()).collect();
+    // Sorted by pod.
+    let known: Vec<&str> = {
+        let mut pods: Vec<&str> = volumes.iter().map(|v| v.key.pod.as_str()).collect();
+        pods.dedup();
+        pods
+    };
     let mut found = vec![];
     for pod in context.evidence.tree.iter().flat_map(|t| &t.pods) {
         let path = root.join(&pod.path);
@@ -29,7 +34,7 @@ pub(super) fn pod_folders(context: &Context<'_>, volumes: &[ActualVolume]) -> Ve
             });
             continue;
         };
-        if known.contains(uid.as_str()) {
+        if known.binary_search(&uid.as_str()).is_ok() {
             found.extend(sub_path_folders(context, pod, volumes));
             continue;
         }

@@ -1,1 +1,0 @@
-//! A CSI driver for the tests.
