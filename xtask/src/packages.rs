@@ -12,6 +12,7 @@ const TOOLS: &[(&str, &str, &str)] = &[
     ("blkid", "util-linux", "local volumes on block devices"),
     ("losetup", "mount", "local volumes on block devices"),
     ("bindfs", "bindfs", "dead FUSE mounts"),
+    ("chromium", "chromium", "the page of `scan -o html` in a browser"),
 ];
 
 /// How long one `apt-get` may take.

@@ -63,6 +63,8 @@ pub(crate) enum OutputFormat {
     Json,
     /// One YAML document
     Yaml,
+    /// A page that shows who hangs on what (scan only)
+    Html,
 }
 
 /// When colours are used.

@@ -9,12 +9,15 @@ mod record;
 mod scan;
 mod version;
 
-use crate::cli::Command;
+use crate::cli::{Command, OutputFormat};
 use crate::config::Settings;
 use crate::exit::{Done, Failure};
 
 /// Runs a command.
 pub(crate) fn run(command: &Command, settings: &Settings) -> Result<Done, Failure> {
+    if settings.output == OutputFormat::Html && !matches!(command, Command::Scan(_)) {
+        return Err(Failure::usage("only scan prints html", "use table, wide, json or yaml"));
+    }
     match command {
         Command::Scan(args) => scan::run(args, settings),
         Command::Explain(args) => explain::run(args, settings),

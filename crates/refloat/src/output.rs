@@ -1,5 +1,6 @@
 //! What commands print: the object of `scan -o json` and the other formats of it.
 
+pub(crate) mod html;
 pub(crate) mod node_volumes;
 pub(crate) mod path_text;
 pub(crate) mod scan_table;
@@ -41,6 +42,7 @@ pub(crate) fn structured(out: &mut impl Write, format: OutputFormat, value: &imp
     match format {
         OutputFormat::Json => json(out, value).map(|()| true),
         OutputFormat::Yaml => yaml(out, value).map(|()| true),
-        OutputFormat::Table | OutputFormat::Wide => Ok(false),
+        // `html` is refused before a command runs that has no page.
+        OutputFormat::Table | OutputFormat::Wide | OutputFormat::Html => Ok(false),
     }
 }

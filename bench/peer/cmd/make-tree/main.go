@@ -149,7 +149,13 @@ func (t *tree) volDir(uid, plugin, name string, spec obj) string {
 
 // unrelated makes n bind mounts of one folder, as a node full of containers has them.
 func (t *tree) unrelated(folder string, n int) {
-	source := mkdir(folder, "source") // not on the root's file system
+	if n == 0 {
+		return
+	}
+	// Not on the root's file system, and private: the kernel would take minutes to look for peers of each.
+	check(syscall.Mount("tmpfs", mkdir(folder), "tmpfs", 0, ""))
+	check(syscall.Mount("", folder, "", syscall.MS_PRIVATE, ""))
+	source := mkdir(folder, "source")
 	for i := range n {
 		check(syscall.Mount(source, mkdir(folder, fmt.Sprintf("%03d", i/1000), fmt.Sprintf("%03d", i%1000)), "", syscall.MS_BIND, ""))
 	}

@@ -5,7 +5,7 @@ use crate::config::Settings;
 use crate::exit::{Done, Failure};
 use crate::look::{View, look};
 use crate::output::node_volumes::NodeVolumes;
-use crate::output::{json, scan_table, table::Look, yaml};
+use crate::output::{html, json, scan_table, table::Look, yaml};
 
 use refloat_volume::Problem;
 
@@ -23,6 +23,7 @@ pub(crate) fn print(view: &View, more: &[Problem], settings: &Settings) -> Resul
     match settings.output {
         OutputFormat::Json => json(&mut out, &seen)?,
         OutputFormat::Yaml => yaml(&mut out, &seen)?,
+        OutputFormat::Html => html::page(&mut out, &seen)?,
         format @ (OutputFormat::Table | OutputFormat::Wide) => {
             scan_table::scan(&mut out, Look::of_stdout(settings.color), &seen, format == OutputFormat::Wide)?;
         }

@@ -3,11 +3,13 @@
 //! Each test runs in a process of its own, in a private mount namespace: this program starts itself again for it.
 //! A test that cannot run here says `skipped: NAME: REASON` and passes.
 
+mod browser;
 mod failures;
 mod hung;
 mod life;
 mod looking;
 mod node;
+mod page;
 mod places;
 mod records;
 mod usage;
@@ -21,7 +23,17 @@ use refloat_test_support::Verdict;
 type Test = fn(&mut Node) -> anyhow::Result<Verdict>;
 
 fn tests() -> Vec<(&'static str, Test)> {
-    [usage::TESTS, looking::TESTS, life::TESTS, failures::TESTS, hung::TESTS, places::TESTS, records::TESTS].concat()
+    [
+        usage::TESTS,
+        looking::TESTS,
+        life::TESTS,
+        failures::TESTS,
+        hung::TESTS,
+        page::TESTS,
+        places::TESTS,
+        records::TESTS,
+    ]
+    .concat()
 }
 
 fn main() -> ExitCode {
