@@ -171,7 +171,8 @@ impl Plugins {
             ),
         ];
         if self.huge_pages {
-            pods.push(("huge", pod("huge", "", "[]", "  - {name: pages, emptyDir: {medium: HugePages-2Mi}}\n")));
+            let requests = "[]\n    resources: {requests: {hugepages-2Mi: 2Mi}, limits: {hugepages-2Mi: 2Mi}}";
+            pods.push(("huge", pod("huge", "", requests, "  - {name: pages, emptyDir: {medium: HugePages-2Mi}}\n")));
         }
         if self.disks.is_some() {
             let mounts = "[{name: data, mountPath: /d, subPathExpr: $(NAME)}]";
