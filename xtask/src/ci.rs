@@ -4,6 +4,7 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 
+use crate::generate;
 use crate::process;
 use crate::process::cargo;
 use crate::test;
@@ -12,6 +13,7 @@ use crate::test;
 pub(crate) fn run() -> Result<ExitCode> {
     process::run(&mut cargo(&["fmt", "--all", "--check"]))?;
     process::run(&mut cargo(&["clippy", "--quiet", "--workspace", "--all-targets", "--", "--deny", "warnings"]))?;
+    generate::run(&generate::Args { check: true })?;
     let mut doc = cargo(&["doc", "--quiet", "--workspace", "--no-deps", "--document-private-items"]);
     process::run(doc.env("RUSTDOCFLAGS", "--deny warnings"))?;
     test::run(&test::Args::default())

@@ -3,6 +3,7 @@
 mod bench;
 mod ci;
 mod fuzz;
+mod generate;
 mod kill_sweep;
 #[path = "../../crates/refloat/tests/cli/node.rs"]
 mod node;
@@ -26,6 +27,8 @@ enum Command {
     Test(test::Args),
     /// What `.ci/run` runs: format, clippy and docs with warnings as errors, then `test`
     Ci,
+    /// Generate the Rust code of the protocols from their .proto files
+    Generate(generate::Args),
     /// Kill the manager before and after every state-changing system call, and check two restarts after each
     KillSweep(kill_sweep::Args),
     /// Measure reconstruct, records and the mount table against what they are compared to
@@ -47,6 +50,7 @@ fn main() -> anyhow::Result<std::process::ExitCode> {
     match Cli::parse().command {
         Command::Test(args) => test::run(&args),
         Command::Ci => ci::run(),
+        Command::Generate(args) => generate::run(&args),
         Command::KillSweep(args) => kill_sweep::run(&args),
         Command::Bench(args) => bench::run(&args),
         Command::PeerCheck(args) => peer::check::run(&args),

@@ -7,7 +7,6 @@ use crate::process::find_tool;
 
 /// A tool, the package that has it, and what cannot be tested without it.
 const TOOLS: &[(&str, &str, &str)] = &[
-    ("strace", "strace", "the kill sweep"),
     ("mkfs.ext4", "e2fsprogs", "local volumes on block devices"),
     ("blkid", "util-linux", "local volumes on block devices"),
     ("losetup", "mount", "local volumes on block devices"),

@@ -1,9 +1,20 @@
 //! The drivers of this node: those that register in `plugins_registry/`, and those that did once.
 
+use std::fmt;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use crate::{CallError, Driver, NodeInfo};
+use crate::registry::{Registrar, Watch};
+use crate::runtime::Runtime;
+use crate::table::Shared;
+use crate::{CallError, CallErrorKind, Driver, NodeInfo, Outcome};
+
+/// How long a call may take where nobody says.
+///
+/// # Source
+/// `csiTimeout` of the kubelet.
+const DEFAULT_DEADLINE: Duration = Duration::from_secs(120);
 
 /// How to watch for drivers.
 #[derive(Debug, Clone)]
@@ -69,16 +80,45 @@ pub enum StartError {
     },
 }
 
-/// The drivers of this node. Cheap to clone; the watch ends with the last clone.
-#[derive(Debug, Clone)]
+/// The drivers of this node. Cheap to clone; the watch ends with the last clone of this and of every [`Driver`].
+#[derive(Clone)]
 pub struct Drivers {
-    _private: (),
+    inner: Arc<Inner>,
+}
+
+impl fmt::Debug for Drivers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.list()).finish()
+    }
+}
+
+/// What all clones share.
+#[derive(Debug)]
+pub(crate) struct Inner {
+    pub(crate) shared: Arc<Shared>,
+    deadline: Duration,
+    /// Started with the watch, or by the first call.
+    runtime: Mutex<Option<Arc<Runtime>>>,
+}
+
+impl Inner {
+    pub(crate) fn runtime(&self) -> std::io::Result<Arc<Runtime>> {
+        let mut runtime = self.runtime.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(runtime) = &*runtime {
+            return Ok(Arc::clone(runtime));
+        }
+        Ok(Arc::clone(runtime.insert(Arc::new(Runtime::start()?))))
+    }
 }
 
 impl Drivers {
-    /// No drivers and no watch: for those who only look.
+    /// No drivers and no watch: for those who only look. Drivers may be [remembered](Self::remember) and called.
     pub fn none() -> Self {
-        Self { _private: () }
+        Self::new(DEFAULT_DEADLINE)
+    }
+
+    fn new(deadline: Duration) -> Self {
+        Self { inner: Arc::new(Inner { shared: Arc::default(), deadline, runtime: Mutex::new(None) }) }
     }
 
     /// Starts watching. `changed` is called from the watch's own thread for each change and must not block.
@@ -86,26 +126,40 @@ impl Drivers {
         options: DriversOptions,
         changed: Box<dyn Fn(DriverChange) + Send + Sync>,
     ) -> Result<Self, StartError> {
-        let _ = (options, changed);
-        todo!()
+        let DriversOptions { registry, deadline } = options;
+        let drivers = Self::new(deadline);
+        let watch = match Watch::new(&registry) {
+            Ok(watch) => watch,
+            Err(source) => return Err(StartError::Watch { path: registry, source }),
+        };
+        let runtime = drivers.inner.runtime().map_err(StartError::Runtime)?;
+        let registrar = Registrar { shared: Arc::clone(&drivers.inner.shared), changed, deadline };
+        runtime.spawn(watch.run(Arc::new(registrar)));
+        Ok(drivers)
     }
 
     /// Remembers a driver that was registered in an earlier life, so that its volumes can be undone as soon as its
-    /// socket answers, also before it registers again. A registration replaces it.
+    /// socket answers, also before it registers again. A registration replaces it, and is never replaced by it.
     pub fn remember(&self, name: &str, endpoint: &Path) {
-        let _ = (name, endpoint);
-        todo!()
+        self.inner.shared.remember(name, endpoint);
     }
 
     /// The driver of this name: registered, or remembered (then it is checked by `GetPluginInfo` before its first call
     /// that it is the driver of this name). `call` is what the caller wants, for the error.
     pub fn get(&self, name: &str, call: &'static str) -> Result<Driver, CallError> {
-        let _ = (name, call);
-        todo!()
+        match self.inner.shared.link(name) {
+            Some(link) => Ok(Driver::new(Arc::clone(&self.inner), link, self.inner.deadline)),
+            None => Err(CallError {
+                driver: name.to_owned(),
+                call,
+                outcome: Outcome::NotStarted,
+                kind: CallErrorKind::NotRegistered,
+            }),
+        }
     }
 
     /// All drivers that are known, by name.
     pub fn list(&self) -> Vec<DriverStatus> {
-        vec![]
+        self.inner.shared.list()
     }
 }

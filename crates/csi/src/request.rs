@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
+use crate::hide::TOKENS;
+
 /// An ordered string map, as volume and publish contexts are.
 pub type StringMap = BTreeMap<String, String>;
 
@@ -56,7 +58,7 @@ pub enum AccessMode {
 }
 
 /// Block or file system.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub enum Access {
     /// A raw block device.
     Block,
@@ -71,6 +73,30 @@ pub enum Access {
     },
 }
 
+impl fmt::Debug for Access {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Block => f.write_str("Block"),
+            Self::Mount { fs_type, mount_flags, volume_mount_group } => f
+                .debug_struct("Mount")
+                .field("fs_type", fs_type)
+                .field("mount_flags", &format_args!("({} of them)", mount_flags.len()))
+                .field("volume_mount_group", volume_mount_group)
+                .finish(),
+        }
+    }
+}
+
+/// A context for `Debug`: without a pod's tokens.
+struct Shown<'a>(&'a StringMap);
+
+impl fmt::Debug for Shown<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let shown = |(key, value)| if key == TOKENS { (key, "***") } else { (key, value) };
+        f.debug_map().entries(self.0.iter().map(|(k, v)| (k.as_str(), v.as_str())).map(shown)).finish()
+    }
+}
+
 /// `VolumeCapability`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct VolumeCapability {
@@ -81,7 +107,7 @@ pub struct VolumeCapability {
 }
 
 /// `NodeStageVolumeRequest`.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct StageVolume {
     /// `volume_id`.
     pub volume_id: String,
@@ -97,8 +123,21 @@ pub struct StageVolume {
     pub volume_context: StringMap,
 }
 
+impl fmt::Debug for StageVolume {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("StageVolume")
+            .field("volume_id", &self.volume_id)
+            .field("publish_context", &Shown(&self.publish_context))
+            .field("staging_target_path", &self.staging_target_path)
+            .field("capability", &self.capability)
+            .field("secrets", &self.secrets)
+            .field("volume_context", &Shown(&self.volume_context))
+            .finish()
+    }
+}
+
 /// `NodePublishVolumeRequest`.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct PublishVolume {
     /// `volume_id`.
     pub volume_id: String,
@@ -116,6 +155,21 @@ pub struct PublishVolume {
     pub secrets: Secrets,
     /// `volume_context`.
     pub volume_context: StringMap,
+}
+
+impl fmt::Debug for PublishVolume {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PublishVolume")
+            .field("volume_id", &self.volume_id)
+            .field("publish_context", &Shown(&self.publish_context))
+            .field("staging_target_path", &self.staging_target_path)
+            .field("target_path", &self.target_path)
+            .field("capability", &self.capability)
+            .field("readonly", &self.readonly)
+            .field("secrets", &self.secrets)
+            .field("volume_context", &Shown(&self.volume_context))
+            .finish()
+    }
 }
 
 /// `NodeExpandVolumeRequest`.
@@ -173,6 +227,52 @@ pub struct ConditionSeen {
 pub struct VolumeStats {
     /// Usages.
     pub usage: Vec<UsageSeen>,
-    /// Condition, from drivers with `VOLUME_CONDITION`.
+    /// Condition, from drivers with `VOLUME_CONDITION` (of a CSI before 1.13).
     pub condition: Option<ConditionSeen>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn debug_shows_no_secret() {
+        let one = |key: &str| StringMap::from([(key.to_owned(), "hunter2".to_owned())]);
+        let access = Access::Mount {
+            fs_type: "ext4".into(),
+            mount_flags: vec!["password=hunter2".into()],
+            volume_mount_group: String::new(),
+        };
+        let capability = VolumeCapability { access, mode: AccessMode::SingleNodeWriter };
+        let stage = StageVolume {
+            volume_id: "v1".into(),
+            publish_context: StringMap::new(),
+            staging_target_path: "/s".into(),
+            capability: capability.clone(),
+            secrets: Secrets::new(one("password")),
+            volume_context: one(TOKENS),
+        };
+        let publish = PublishVolume {
+            volume_id: "v1".into(),
+            publish_context: StringMap::new(),
+            staging_target_path: "/s".into(),
+            target_path: "/t".into(),
+            capability: capability.clone(),
+            readonly: true,
+            secrets: Secrets::new(one("password")),
+            volume_context: one(TOKENS),
+        };
+        let expand = ExpandVolume {
+            volume_id: "v1".into(),
+            volume_path: "/t".into(),
+            staging_target_path: "/s".into(),
+            required_bytes: 1,
+            capability,
+            secrets: Secrets::new(one("password")),
+        };
+        for text in [format!("{stage:?}"), format!("{publish:#?}"), format!("{expand:?}")] {
+            assert!(!text.contains("hunter2"), "{text}");
+            assert!(text.contains("v1") && text.contains("***"), "{text}");
+        }
+    }
 }

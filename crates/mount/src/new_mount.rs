@@ -60,6 +60,42 @@ pub struct BindOptions {
     /// Mount propagation: make it slave (`HostToContainer`: what is mounted below the source later shows here too)
     /// or leave it private (default: nothing goes either way between it and the source).
     pub slave: bool,
+    /// Mount options as Kubernetes gives them. Those of a mount (`ro`, `nosuid`, `noexec`, `noatime`, … and their
+    /// contraries) are applied; what they do not name stays as it is at the source. The others are a file system's: a
+    /// bind makes none, so they change nothing; [`Self::ignored`] tells them.
+    ///
+    /// # Source
+    /// mount(8): a bind is followed by a remount with the options, of which the kernel reads those of the mount alone
+    /// (`do_reconfigure_mnt` in `fs/namespace.c`).
+    pub options: Vec<String>,
+}
+
+impl BindOptions {
+    /// Whether the bind is read-only, by its own field or by an option.
+    pub fn is_read_only(&self) -> bool {
+        self.parsed().read_only()
+    }
+
+    /// The options that change nothing, since they are not those of a mount.
+    pub fn ignored(&self) -> Vec<String> {
+        let parsed = self.parsed();
+        let superblock = parsed.superblock.iter().map(|name| (*name).to_owned());
+        let own = parsed.own.iter().filter(|(name, value)| name != "bind" || value.is_some());
+        superblock
+            .chain(own.map(|(name, value)| match value {
+                Some(value) => format!("{name}={value}"),
+                None => name.clone(),
+            }))
+            .collect()
+    }
+
+    fn parsed(&self) -> Options {
+        let mut options = Options::parse(&self.options);
+        if self.read_only {
+            options.set_read_only();
+        }
+        options
+    }
 }
 
 /// A mount that no path shows yet.
@@ -148,9 +184,10 @@ impl NewMount {
         }
         let mount =
             rustix::mount::open_tree(source, "", flags).map_err(|errno| MountError::new(DOING, &shown, errno))?;
+        let parsed = options.parsed();
         let attr = sys::MountAttr {
-            set: if options.read_only { raw::MOUNT_ATTR_RDONLY.into() } else { 0 },
-            clear: 0,
+            set: parsed.attr.bits().into(),
+            clear: parsed.cleared.bits().into(),
             propagation: u64::from(if options.slave { raw::MS_SLAVE } else { raw::MS_PRIVATE }),
         };
         sys::mount_setattr(&mount, options.recursive, attr)

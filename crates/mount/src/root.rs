@@ -6,6 +6,7 @@
 
 mod child;
 mod dir;
+mod link;
 mod tree;
 mod unmount;
 mod walk;
@@ -18,6 +19,7 @@ use rustix::io::Errno;
 
 pub use child::PendingUnmount;
 pub use dir::{Dir, DirEntry, EntryKind};
+pub use link::Standing;
 use walk::{Xdev, checked, open_beneath, split};
 pub(crate) use walk::{open_entry, open_real, path_of, proc_path};
 
@@ -147,6 +149,14 @@ pub enum RemoveError {
     NotEmpty {
         /// The folder.
         path: PathBuf,
+    },
+    /// Something else stands there than what was to be removed.
+    #[error("cannot remove {}: it is {found}", .path.display())]
+    Unexpected {
+        /// The path.
+        path: PathBuf,
+        /// What stands there.
+        found: &'static str,
     },
     /// The path could not be reached safely.
     #[error("cannot reach the tree safely")]

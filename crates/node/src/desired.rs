@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use refloat_record::{FsGroup, OuterSpecName, PodRef, PodSource, PodUid, RelPath, UniqueVolumeName, Verbatim};
-use refloat_volume::{Payload, Problem, SubPathSpec, VolumeSpec};
+use refloat_volume::{Payload, PodResources, Problem, SubPathSpec, VolumeSpec};
 
 use crate::VolumeKey;
 
@@ -59,6 +59,8 @@ pub struct DesiredVolume {
     pub fs_group: Option<FsGroup>,
     /// Its subPath mounts.
     pub sub_paths: Vec<SubPathSpec>,
+    /// What the pod may use, for volumes that are a part of it. What is set up stays as it is when it changes.
+    pub resources: Arc<PodResources>,
     /// Its content, for plugins with content.
     pub content: Option<Arc<Payload>>,
 }

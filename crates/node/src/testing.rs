@@ -392,6 +392,7 @@ pub(crate) mod arbitrary {
             } else {
                 vec![]
             },
+            resources: Arc::default(),
             content: content.map(|byte| {
                 let file = refloat_volume::PayloadFile { data: vec![byte], mode: 0o644 };
                 Arc::new(Payload { files: [("f".to_owned(), file)].into(), ..Payload::default() })

@@ -28,6 +28,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, atomic::AtomicU64};
+use std::time::{Duration, Instant};
 
 use crate::codec::{self, Extra};
 use crate::disk::{Disk, RealDisk};
@@ -213,6 +214,9 @@ struct Known {
 
 const SET_ASIDE: &str = "set-aside";
 const LOCK: &str = "lock";
+/// How long the lock is waited for. A manager that is killed as it starts a tool leaves its lock to the child, which holds
+/// it until its exec.
+const LOCK_PATIENCE: Duration = Duration::from_secs(1);
 /// Temporary files start with this; no record does.
 const TEMP: &str = ".tmp-";
 
@@ -292,14 +296,20 @@ fn take_lock(state: &OwnedFd, folder: &Path) -> Result<Lock, OpenError> {
         move |source| OpenError::Io { doing, path, source }
     };
     let lock = RealDisk::open_lock(state, LOCK).map_err(io("open the lock file"))?;
-    match lock.try_lock() {
-        Ok(()) => {}
-        Err(std::fs::TryLockError::WouldBlock) => {
-            let mut text = String::new();
-            let pid = lock.take(32).read_to_string(&mut text).ok().and_then(|_| text.trim().parse().ok());
-            return Err(OpenError::Locked { folder: folder.into(), pid });
+    let start = Instant::now();
+    loop {
+        match lock.try_lock() {
+            Ok(()) => break,
+            Err(std::fs::TryLockError::WouldBlock) if start.elapsed() < LOCK_PATIENCE => {
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            Err(std::fs::TryLockError::WouldBlock) => {
+                let mut text = String::new();
+                let pid = lock.take(32).read_to_string(&mut text).ok().and_then(|_| text.trim().parse().ok());
+                return Err(OpenError::Locked { folder: folder.into(), pid });
+            }
+            Err(std::fs::TryLockError::Error(e)) => return Err(io("lock")(e)),
         }
-        Err(std::fs::TryLockError::Error(e)) => return Err(io("lock")(e)),
     }
     // Whoever reads it between the two calls sees nothing, never another's id.
     lock.set_len(0).map_err(io("write the process id to"))?;

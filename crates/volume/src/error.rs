@@ -221,6 +221,11 @@ impl VolumeError {
                 "The folder has files that this program did not write, so they are kept: save or delete them, then remove \
                  the folder.",
             ),
+            Self::Remove(RemoveError::Unexpected { .. }) => (
+                "PathTaken",
+                "Something else stands where this program's own file belongs, and is not touched. Look what it is, and move \
+                 it away.",
+            ),
             Self::Remove(_) => ("RemoveFailed", "Look at the path's owner, attributes and file system."),
             // The latter if a folder of the PATH cannot be looked into.
             Self::Tool(crate::ToolError::Start { source, .. })

@@ -39,6 +39,11 @@ pub fn volume_path(pod: &PodUid, plugin: &PluginName, spec: &SpecName) -> RelPat
     rel(format!("{PODS}/{pod}/{VOLUMES}/{}/{spec}", plugin.escaped()))
 }
 
+/// `pods/<uid>/volumeDevices/<escaped plugin>/<spec>`: the symlink of a block volume.
+pub fn volume_device_path(pod: &PodUid, plugin: &PluginName, spec: &SpecName) -> RelPath {
+    rel(format!("{PODS}/{pod}/{VOLUME_DEVICES}/{}/{spec}", plugin.escaped()))
+}
+
 /// `pods/<uid>/volume-subpaths/<spec>/<container>/<index>`
 pub fn sub_path(pod: &PodUid, spec: &SpecName, container: &str, index: u32) -> Result<RelPath, NameError> {
     one_element("container name", container)?;

@@ -8,6 +8,7 @@
 
 mod atomic_writer;
 mod beneath;
+pub mod block;
 mod error;
 mod force;
 mod fs_group;
@@ -17,6 +18,7 @@ mod object;
 mod payload;
 mod plugin;
 pub mod plugins;
+mod pod_resources;
 mod quantity;
 mod spec;
 pub mod sub_path;
@@ -34,6 +36,7 @@ pub use plugin::{
     Announced, Announcer, Capabilities, DeviceAnnouncer, DeviceOutcome, FoundVolume, LayoutMemo, MountDevice, Plugin,
     Plugins, Presence, Rebuilt, RebuiltSpec, Reconstruction, SetUp, TearDown, UnmountDevice,
 };
+pub use pod_resources::{PodResources, PodResourcesError};
 pub use quantity::{Quantity, QuantityError};
 pub use spec::{SpecSource, SubPathSpec, VolumeSpec};
 pub use tear_down::{remove_volume_dir, unmount_nested, unmount_own_layers};

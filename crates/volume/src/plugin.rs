@@ -4,10 +4,13 @@ use std::path::{Path, PathBuf};
 
 use refloat_mount::{Device, Dir, MountTable, NewMount};
 use refloat_record::{
-    DeviceMount as DeviceMountRecord, FsGroup, PluginName, PodRef, PodVolume, RecordedMount, RelPath, Verbatim,
+    DeviceMount as DeviceMountRecord, FsGroup, PluginName, PodRef, PodUid, PodVolume, RecordedBlock, RecordedMount,
+    RelPath, SpecName, Verbatim, VolumeMode,
 };
 
-use crate::{ContentError, Host, Objects, Payload, Problem, SpecError, SpecSource, VolumeError, VolumeSpec};
+use crate::{
+    ContentError, Host, Objects, Payload, PodResources, Problem, SpecError, SpecSource, VolumeError, VolumeSpec,
+};
 
 /// How a plugin's volumes can be known again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -57,7 +60,9 @@ pub struct Capabilities {
 pub struct FoundVolume<'a> {
     /// The folder's name.
     pub folder: &'a str,
-    /// Its absolute path.
+    /// File system or block.
+    pub mode: VolumeMode,
+    /// Its absolute path; for a block volume the one that its device is bound at.
     pub path: &'a Path,
     /// The table.
     pub table: &'a MountTable,
@@ -118,9 +123,13 @@ pub trait Plugin: Send + Sync + std::fmt::Debug {
     /// The plugin's own name for the volume: the second part of the unique name of device-mountable volumes.
     fn volume_name(&self, spec: &VolumeSpec) -> Result<String, SpecError>;
 
-    /// The volume's folder relative to the node root; none for volumes without one (hostPath).
+    /// The volume's folder relative to the node root, for block volumes the symlink in `volumeDevices`; none for volumes
+    /// without one (hostPath).
     fn path(&self, pod: &PodRef, spec: &VolumeSpec) -> Option<RelPath> {
-        crate::layout::volume_path(&pod.uid, &self.name(), &spec.spec_name).into()
+        Some(match spec.mode {
+            VolumeMode::Filesystem => crate::layout::volume_path(&pod.uid, &self.name(), &spec.spec_name),
+            VolumeMode::Block => crate::layout::volume_device_path(&pod.uid, &self.name(), &spec.spec_name),
+        })
     }
 
     /// The host's own path, for volumes that are one (hostPath).
@@ -132,6 +141,14 @@ pub trait Plugin: Send + Sync + std::fmt::Debug {
     /// The global mount path of a device-mountable volume, relative to the node root.
     fn device_mount_path(&self, spec: &VolumeSpec) -> Option<RelPath> {
         let _ = spec;
+        None
+    }
+
+    /// Where a block volume's device is bound for this pod, relative to the node root: `<global map path>/<pod uid>`. For
+    /// plugins with [`Capabilities::block`]; it must be told from these names alone, since it is what finds the mount of a
+    /// volume without a record.
+    fn map_path(&self, pod: &PodUid, spec_name: &SpecName) -> Option<RelPath> {
+        let _ = (pod, spec_name);
         None
     }
 
@@ -180,6 +197,9 @@ pub trait Announcer {
     /// Writes the record with this mount and this provider info. When it returns without an error the record
     /// survives a power cut.
     fn announce(&self, mount: Option<RecordedMount>, provider_info: Option<Verbatim>) -> Result<(), VolumeError>;
+
+    /// The same for a block volume, which has no mount at its own path.
+    fn announce_block(&self, block: RecordedBlock, provider_info: Option<Verbatim>) -> Result<(), VolumeError>;
 }
 
 /// What SetUp is given.
@@ -196,11 +216,13 @@ pub struct SetUp<'a> {
     pub fs_group: Option<FsGroup>,
     /// Its content, for plugins with [`Capabilities::content`].
     pub content: Option<&'a Payload>,
+    /// What the pod may use, for volumes that are a part of it.
+    pub resources: &'a PodResources,
     /// The device's record, if MountDevice mounted one.
     pub device: Option<&'a DeviceMountRecord>,
     /// The volume's record as it was before this SetUp, if it had one.
     pub record: Option<&'a PodVolume>,
-    /// Whether the table shows at `path`, on top, the mount of that record.
+    /// Whether the table shows at `path`, on top, the mount of that record (of a block volume: at its map path).
     pub mounted: bool,
     /// Writes the record.
     pub announcer: &'a dyn Announcer,
@@ -225,6 +247,17 @@ impl<'a> SetUp<'a> {
         let mount =
             mount.map(recorded).or_else(|| if self.mounted { self.record.and_then(|r| r.mount.clone()) } else { None });
         self.announcer.announce(mount, provider_info)?;
+        Ok(Announced { host: self.host, path: self.path })
+    }
+
+    /// Makes the record of a block volume durable, before anything that can be seen. It may be called again when more is
+    /// known: a CSI driver publishes the device between the two, and [`crate::block::map()`] calls it with the bind mount.
+    pub fn announce_block(
+        &self,
+        block: RecordedBlock,
+        provider_info: Option<Verbatim>,
+    ) -> Result<Announced<'a>, VolumeError> {
+        self.announcer.announce_block(block, provider_info)?;
         Ok(Announced { host: self.host, path: self.path })
     }
 }

@@ -39,6 +39,17 @@ impl Quantity {
         self.nano == 0
     }
 
+    /// The sum, at most the largest quantity.
+    #[must_use]
+    pub fn saturating_add(self, other: Self) -> Self {
+        Self { nano: (self.nano + other.nano).clamp(-MAX, MAX) }
+    }
+
+    /// The whole number, rounded up; none if it is negative.
+    pub fn to_u64(self) -> Option<u64> {
+        u64::try_from(self.ceil_div(Self::new(1))?).ok().filter(|_| self.nano >= 0)
+    }
+
     /// How often `divisor` goes into it, rounded up. None if the divisor is zero.
     pub fn ceil_div(self, divisor: Self) -> Option<i128> {
         let quotient = self.nano.checked_div(divisor.nano)?;
@@ -251,6 +262,19 @@ mod tests {
         ] {
             let q = |text| Quantity::parse(text).unwrap();
             assert_eq!(q(value).ceil_div(q(divisor)), quotient, "{value} / {divisor}");
+        }
+    }
+
+    #[test]
+    fn sums_and_whole_numbers() {
+        let q = |text| Quantity::parse(text).unwrap();
+        assert_eq!(q("500m").saturating_add(q("1")), q("1.5"));
+        assert_eq!(q("7Ei").saturating_add(q("7Ei")), q("8Ei"));
+        assert_eq!(q("-7Ei").saturating_add(q("-7Ei")), q("-8Ei"));
+        for (text, number) in
+            [("0", Some(0)), ("1n", Some(1)), ("1.5Gi", Some(3 << 29)), ("8Ei", Some(i64::MAX as u64)), ("-1n", None)]
+        {
+            assert_eq!(q(text).to_u64(), number, "{text}");
         }
     }
 

@@ -5,8 +5,9 @@
 //!
 //! Where a call counts, the thread stands still before it. A kill *before* call N is sent while the thread stands there:
 //! the kernel skips the call, and those of threads that stand likewise. A kill *after* call N is sent when the call has
-//! returned to its thread, and until then no other thread may begin a call that counts. So exactly the first N-1 calls
-//! have happened, or the first N. In which order threads make their calls may differ from run to run.
+//! returned to its thread, and until then no other thread may begin a call that counts. So no later call happens. Earlier
+//! ones of other threads that have not returned may get done or not, as on a node. In which order threads make their calls
+//! may differ from run to run.
 
 use std::collections::{HashMap, HashSet};
 use std::convert::Infallible;

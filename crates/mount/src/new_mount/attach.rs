@@ -156,18 +156,19 @@ fn finish_bind(options: &BindOptions, place: &Place<'_>, mounted: BorrowedFd<'_>
     let mut all: Vec<(PathBuf, MountFlags)> = Vec::new();
     let id = short_mount_id(mounted).map_err(|error| place.error(error))?;
     let own = table.by_short_id(id).ok_or_else(|| place.error(Errno::STALE))?;
-    all.push((proc_path(mounted), flags_of(own.options())));
+    let change = options.parsed();
+    all.push((proc_path(mounted), change.changing(own.options())));
     if options.recursive {
         let point = own.point();
         for below in table.under(point).filter(|mount| !mount.hidden()) {
             let Ok(inside) = below.point().strip_prefix(point) else { continue };
-            all.push((proc_path(mounted).join(inside), flags_of(below.options())));
+            all.push((proc_path(mounted).join(inside), change.changing(below.options())));
         }
     }
-    if options.read_only {
+    if !change.attr.is_empty() || !change.cleared.is_empty() {
         for (path, flags) in &all {
-            rustix::mount::mount_remount(path, *flags | MountFlags::BIND | MountFlags::RDONLY, c"")
-                .map_err(|errno| place.error(errno).because("making the bind read-only"))?;
+            rustix::mount::mount_remount(path, *flags | MountFlags::BIND, c"")
+                .map_err(|errno| place.error(errno).because("setting the options of the bind"))?;
         }
     }
     let parent_shared = short_mount_id(place.target)
@@ -183,9 +184,4 @@ fn finish_bind(options: &BindOptions, place: &Place<'_>, mounted: BorrowedFd<'_>
     change(kind)?;
     // What the kernel does by itself when a detached mount is attached below a shared one.
     if parent_shared { change(MountPropagationFlags::SHARED) } else { Ok(()) }
-}
-
-/// The flags that mountinfo's option text stands for; a remount keeps only what it is given.
-fn flags_of(options: &str) -> MountFlags {
-    Options::split(options.split(',').map(|option| (option, None))).flags
 }

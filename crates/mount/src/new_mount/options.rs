@@ -8,7 +8,10 @@ use rustix::mount::{MountAttrFlags, MountFlags};
 pub(super) struct Options {
     /// As `fsmount` and `mount_setattr` want them.
     pub(super) attr: MountAttrFlags,
-    /// The same, and the superblock's, as `mount(2)` wants them.
+    /// What options name the contrary of, or are of a kind that excludes the others of it (access times): to be cleared
+    /// at a mount that exists.
+    pub(super) cleared: MountAttrFlags,
+    /// As `attr`, and the superblock's, as `mount(2)` wants them.
     pub(super) flags: MountFlags,
     /// The superblock's flags by their names in `fsconfig`.
     pub(super) superblock: Vec<&'static str>,
@@ -60,8 +63,13 @@ const FOR_PROGRAMS: &[&str] =
 impl Options {
     /// Takes options apart, each a name with or without a value.
     pub(super) fn split<'o>(options: impl IntoIterator<Item = (&'o str, Option<&'o str>)>) -> Self {
-        let mut split =
-            Self { attr: MountAttrFlags::empty(), flags: MountFlags::empty(), superblock: Vec::new(), own: Vec::new() };
+        let mut split = Self {
+            attr: MountAttrFlags::empty(),
+            cleared: MountAttrFlags::empty(),
+            flags: MountFlags::empty(),
+            superblock: Vec::new(),
+            own: Vec::new(),
+        };
         for (name, value) in options {
             split.add(name, value);
         }
@@ -81,11 +89,13 @@ impl Options {
         if value.is_none() {
             if let Some((_, set, attr, flags)) = MOUNT_FLAGS.iter().find(|flag| flag.0 == name) {
                 self.attr.set(*attr, *set);
+                self.cleared.set(*attr, !*set);
                 self.flags.set(*flags, *set);
                 return;
             }
             if let Some((_, attr, flags)) = ATIME.iter().find(|flag| flag.0 == name) {
                 self.attr = self.attr.difference(MountAttrFlags::MOUNT_ATTR__ATIME).union(*attr);
+                self.cleared |= MountAttrFlags::MOUNT_ATTR__ATIME;
                 let all = MountFlags::NOATIME.union(MountFlags::STRICTATIME).union(MountFlags::RELATIME);
                 self.flags = self.flags.difference(all).union(*flags);
                 return;
@@ -106,6 +116,33 @@ impl Options {
             return;
         }
         self.own.push((name.to_owned(), value.map(str::to_owned)));
+    }
+
+    /// Makes the mount read-only, whatever the options say.
+    pub(super) fn set_read_only(&mut self) {
+        self.add("ro", None);
+    }
+
+    /// The flags of a mount that has these options now, once they are changed by `self`: for a remount, which keeps
+    /// only what it is given.
+    pub(super) fn changing(&self, now: &str) -> MountFlags {
+        let atime = MountFlags::NOATIME.union(MountFlags::STRICTATIME).union(MountFlags::RELATIME);
+        let mut flags = Self::split(now.split(',').map(|option| (option, None))).flags;
+        if !flags.intersects(atime) {
+            // The table has no word for it, and the kernel takes none for `relatime`.
+            flags |= MountFlags::STRICTATIME;
+        }
+        for (.., flag) in MOUNT_FLAGS.iter().filter(|(_, _, attr, _)| self.cleared.contains(*attr)) {
+            flags.remove(*flag);
+        }
+        if self.cleared.contains(MountAttrFlags::MOUNT_ATTR__ATIME) {
+            flags.remove(atime);
+            if !self.flags.intersects(atime) {
+                flags |= MountFlags::RELATIME;
+            }
+        }
+        let superblock = SUPERBLOCK.iter().fold(MountFlags::empty(), |all, (.., flag)| all | *flag);
+        (flags | self.flags) - superblock
     }
 
     /// Whether the mount is to be read-only.
@@ -166,6 +203,31 @@ mod tests {
         assert_eq!(options.attr, MountAttrFlags::MOUNT_ATTR_STRICTATIME);
         assert_eq!(options.flags, MountFlags::STRICTATIME);
         assert!(options.superblock.is_empty());
+    }
+
+    #[test]
+    fn what_exists_is_changed_where_an_option_says_so() {
+        let changed = |options: &[&str], now: &str| parse(options).changing(now);
+        let relatime = MountFlags::RELATIME;
+        assert_eq!(changed(&[], "rw,relatime"), relatime);
+        assert_eq!(changed(&[], "ro,nosuid,relatime"), MountFlags::RDONLY | MountFlags::NOSUID | relatime);
+        assert_eq!(
+            changed(&["rw", "noexec"], "ro,nosuid,relatime"),
+            MountFlags::NOSUID | MountFlags::NOEXEC | relatime
+        );
+        assert_eq!(changed(&["suid"], "rw,nosuid,noatime"), MountFlags::NOATIME);
+        assert_eq!(changed(&["noatime"], "rw,relatime"), MountFlags::NOATIME);
+        assert_eq!(changed(&["relatime"], "rw,noatime"), relatime);
+        assert_eq!(changed(&["atime"], "rw,noatime"), relatime);
+        assert_eq!(changed(&["sync"], "rw"), MountFlags::STRICTATIME);
+    }
+
+    #[test]
+    fn contraries_are_cleared() {
+        let options = parse(&["noexec", "exec", "nosuid", "noatime"]);
+        assert_eq!(options.attr, MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NOATIME);
+        assert_eq!(options.cleared, MountAttrFlags::MOUNT_ATTR_NOEXEC | MountAttrFlags::MOUNT_ATTR__ATIME);
+        assert!(parse(&["rw", "ro"]).cleared.is_empty());
     }
 
     #[test]

@@ -17,6 +17,7 @@ pub(crate) const TESTS: &[(&str, Test)] = &[
     ("new_mount::an_unknown_option_is_an_error_that_says_so", unknown_option),
     ("new_mount::announced_is_what_the_table_shows", announced),
     ("new_mount::read_only_bind", read_only),
+    ("new_mount::options_of_a_bind", bind_options),
     ("new_mount::recursive_bind", recursive),
     ("new_mount::a_file", file),
     ("new_mount::propagation", propagation),
@@ -133,6 +134,38 @@ fn read_only(scene: &Scene) {
     let table = scene.table();
     let mount = table.at(&scene.path("strict-ro")).expect("there");
     assert!(mount.options().starts_with("ro,nosuid,nodev,noexec"), "{}", mount.options());
+}
+
+fn bind_options(scene: &Scene) {
+    std::fs::create_dir(scene.path("strict")).expect("make it");
+    let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOATIME;
+    rustix::mount::mount("strict", scene.path("strict"), "tmpfs", flags, None).expect("mount");
+    for (n, (source, options, read_only, expected)) in [
+        ("../outside", &["noexec", "nosuid"][..], false, "rw,nosuid,noexec,relatime"),
+        ("../outside", &["nodev,noatime"], true, "ro,nodev,noatime"),
+        ("../outside", &["ro", "rw"], false, "rw,relatime"),
+        ("../outside", &["ro", "rw"], true, "ro,relatime"),
+        ("../outside", &["noatime", "relatime", "nodiratime"], false, "rw,nodiratime,relatime"),
+        ("../outside", &["strictatime"], false, "rw"),
+        // What is not named stays.
+        ("strict", &["noexec"], false, "rw,nosuid,nodev,noexec,noatime"),
+        ("strict", &["suid", "relatime"], false, "rw,nodev,relatime"),
+        // A file system's own change nothing, and are told.
+        ("../outside", &["discard", "size=1M", "bind", "x-a", "nodev"], false, "rw,nodev,relatime"),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let options = options.iter().map(|&o| o.to_owned()).collect();
+        let options = BindOptions { read_only, options, ..BindOptions::default() };
+        let told: &[&str] = if n == 8 { &["discard", "size=1M"] } else { &[] };
+        assert_eq!(options.ignored(), told, "{n}");
+        assert_eq!(options.is_read_only(), expected.starts_with("ro"), "{n}");
+        let name = format!("bind{n}");
+        attach(scene, scene.new_bind(&scene.path(source), &options), &name);
+        let table = scene.table();
+        assert_eq!(table.at(&scene.path(&name)).expect("there").options(), expected, "{n}");
+    }
 }
 
 fn recursive(scene: &Scene) {

@@ -14,7 +14,8 @@ use refloat_record::{
     SpecName, Verbatim, VolumeMode,
 };
 use refloat_volume::{
-    Lookup, Object, Objects, Plugin, Plugins, Problem, SpecError, SpecSource, SubPathSpec, VolumeSpec, layout,
+    Lookup, Object, Objects, Plugin, Plugins, PodResources, PodResourcesError, Problem, SpecError, SpecSource,
+    SubPathSpec, VolumeSpec, error_chain, layout,
 };
 
 use super::expand::{Env, wrong_path};
@@ -157,9 +158,10 @@ impl Resolver<'_> {
     fn resolve(&self, source: PodSource, only_checkpoint: Option<String>) -> DesiredPod {
         let mut volumes: Vec<DesiredVolume> = Vec::new();
         let mut waiting = Vec::new();
+        let resources = PodResources::of(&self.pod.object.typed, &self.lookups.node_facts()).map(Arc::new);
         for (volume, raw) in self.spec().volumes.iter().flatten().zip(self.raw_volumes()) {
             let entry = Object { raw, typed: volume.clone() };
-            match self.volume(entry) {
+            match self.volume(entry, &resources) {
                 Ok(new) => self.add(&mut volumes, &mut waiting, new),
                 Err(w) => waiting.push(*w),
             }
@@ -221,7 +223,11 @@ impl Resolver<'_> {
     }
 
     /// One entry of `spec.volumes`.
-    fn volume(&self, entry: Object<Volume>) -> Result<DesiredVolume, Box<Waiting>> {
+    fn volume(
+        &self,
+        entry: Object<Volume>,
+        resources: &Result<Arc<PodResources>, PodResourcesError>,
+    ) -> Result<DesiredVolume, Box<Waiting>> {
         let outer = entry.typed.name.clone();
         let shown = self.shown();
         let wait = |key: Option<VolumeKey>, problem: Problem| {
@@ -249,6 +255,10 @@ impl Resolver<'_> {
             layout::unique_name_of_pod(pod, &spec.plugin, &spec.spec_name)
         };
         let fs_group = self.fs_group().map_err(|p| wait(some.clone(), p))?;
+        let resources = resources.clone().map_err(|error| {
+            let problem = Problem::new("BadSpec", error_chain(&error), "correct the pod's resources");
+            wait(some.clone(), problem)
+        })?;
         let sub_paths = self.sub_paths(&outer).map_err(|p| wait(some.clone(), p))?;
         let content = if plugin.capabilities().content {
             let content = plugin.content(&spec, &self.pod.object.typed, pod, self.lookups);
@@ -266,6 +276,7 @@ impl Resolver<'_> {
             device_mount_path: plugin.device_mount_path(&spec),
             fs_group,
             sub_paths,
+            resources,
             content,
             spec,
         })

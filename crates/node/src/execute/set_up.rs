@@ -2,7 +2,7 @@
 
 use std::cell::RefCell;
 
-use refloat_record::{PodVolume, Record, RecordedMount, Verbatim};
+use refloat_record::{PodVolume, Record, RecordedBlock, RecordedMount, Verbatim};
 use refloat_volume::{Announcer, Plugin, Problem, SetUp, TearDown, VolumeError, sub_path};
 
 use super::{Executor, Job, Journal, Success};
@@ -45,6 +45,7 @@ pub(super) fn run(
         path: volume.path.as_ref(),
         fs_group: volume.fs_group,
         content: volume.content.as_deref(),
+        resources: &volume.resources,
         device: job.device.as_ref(),
         record: before.as_ref(),
         mounted,
@@ -137,6 +138,20 @@ impl Announcer for Announced<'_> {
         let mut record = self.record.borrow().clone();
         record.mount = mount;
         record.provider_info = provider_info;
+        self.write(record)
+    }
+
+    fn announce_block(&self, block: RecordedBlock, provider_info: Option<Verbatim>) -> Result<(), VolumeError> {
+        let mut record = self.record.borrow().clone();
+        record.block = Some(block);
+        record.provider_info = provider_info;
+        self.write(record)
+    }
+}
+
+impl Announced<'_> {
+    /// Writes the record, unless the store has it already.
+    fn write(&self, record: PodVolume) -> Result<(), VolumeError> {
         let written = *self.done.borrow() && *self.record.borrow() == record;
         if !written && (*self.done.borrow() || self.before != Some(&record)) {
             self.journal.put(Record::PodVolume(record.clone()))?;

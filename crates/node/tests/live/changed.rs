@@ -9,6 +9,7 @@ refloat_test_support::tests![
     a_changed_volume_is_told_and_stays,
     a_changed_volume_is_followed_by_a_new_pod,
     a_changed_empty_dir_keeps_its_data,
+    a_changed_memory_limit_changes_no_volume,
     a_changed_device_waits_for_its_last_user,
 ];
 
@@ -86,6 +87,37 @@ fn a_changed_empty_dir_keeps_its_data() {
         stage.settle_well();
         stage.assert_clean();
     }
+}
+
+/// The size of a tmpfs depends on the pod's limit, and what is mounted on neither.
+fn a_changed_memory_limit_changes_no_volume() {
+    let stage = Stage::new();
+    let limited = |limit: &str| {
+        let limits = format!("image: i, resources: {{limits: {{memory: {limit}}}}}");
+        pod("u1", "  - {name: e, emptyDir: {medium: Memory}}\n").replace("image: i", &limits)
+    };
+    let folder = "pods/u1/volumes/kubernetes.io~empty-dir/e";
+    let is_sized = |size: &str| {
+        let table = stage.table();
+        let options = table.at(&stage.root(folder)).unwrap().fs_options().into_owned();
+        assert!(options.contains(size), "{options}");
+    };
+    stage.manifest("u1.yaml", &limited("4Mi"));
+    stage.settle_well();
+    is_sized("size=4096k");
+    std::fs::write(stage.root(folder).join("file"), "precious").unwrap();
+    for limit in ["8Mi", "0"] {
+        stage.manifest("u1.yaml", &limited(limit));
+        assert!(codes(&stage.settle_well(), "e").is_empty(), "{limit}");
+        is_sized("size=4096k");
+    }
+    // A limit that is none is told, and changes nothing either.
+    stage.manifest("u1.yaml", &limited("much"));
+    let outcome = stage.settle();
+    let report = format!("{:?}", outcome.plan.report);
+    assert!(report.contains("the quantity of memory of container"), "{report}");
+    is_sized("size=4096k");
+    assert_eq!(std::fs::read_to_string(stage.root(folder).join("file")).unwrap(), "precious");
 }
 
 fn a_changed_device_waits_for_its_last_user() -> Outcome {

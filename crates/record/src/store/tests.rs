@@ -53,6 +53,22 @@ fn what_is_put_is_loaded_after_a_restart() {
 }
 
 #[test]
+fn a_child_of_a_killed_manager_keeps_the_store_for_moments_only() {
+    let dir = tempfile::tempdir().unwrap();
+    drop(Store::open(dir.path()).unwrap());
+    // As a child does between its fork and its exec.
+    let held = std::fs::File::open(dir.path().join("lock")).unwrap();
+    held.lock().unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            std::thread::sleep(std::time::Duration::from_millis(100));
+            drop(held);
+        });
+        Store::open(dir.path()).unwrap();
+    });
+}
+
+#[test]
 fn two_managers_cannot_have_one_store() {
     let dir = tempfile::tempdir().unwrap();
     let first = Store::open(dir.path()).unwrap();

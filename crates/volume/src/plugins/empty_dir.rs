@@ -3,8 +3,8 @@
 //! | medium | what is at `pods/<uid>/volumes/kubernetes.io~empty-dir/<volume>` |
 //! | --- | --- |
 //! | none | a folder, mode 0777 |
-//! | `Memory` | a tmpfs, mode 1777, source `tmpfs`, `size` of the smaller of `sizeLimit` and the node's memory |
-//! | `HugePages`, `HugePages-<size>` | a hugetlbfs, source `nodev`, `pagesize` |
+//! | `Memory` | a tmpfs, mode 1777, source `tmpfs`, `size` of the smallest of `sizeLimit`, the pod's and the node's memory |
+//! | `HugePages`, `HugePages-<size>` | a hugetlbfs, source `nodev`, `pagesize`, which a container must request |
 //!
 //! The kubelet marks a finished SetUp with an empty file `ready`, and so does this plugin: data that a pod wrote is
 //! never touched by another SetUp. The kubelet's TearDown decides by statfs whether to unmount and then removes
@@ -24,11 +24,10 @@ use refloat_mount::{Dir, NewMount};
 use refloat_record::{FsGroup, PluginName, RelPath};
 use rustix::fs::{Mode, OFlags};
 
-use crate::quantity::Quantity;
 use crate::tear_down::{is_own, other_mount};
 use crate::{
-    Announced, Capabilities, FoundVolume, Plugin, Presence, Problem, Rebuilt, RebuiltSpec, Reconstruction, SetUp,
-    SpecError, SpecSource, TearDown, VolumeError, VolumeSpec,
+    Announced, Capabilities, FoundVolume, NodeFacts, Plugin, PodResources, Presence, Problem, Quantity, Rebuilt,
+    RebuiltSpec, Reconstruction, SetUp, SpecError, SpecSource, TearDown, VolumeError, VolumeSpec,
 };
 
 use super::Marker;
@@ -54,12 +53,6 @@ enum Medium {
     HugePages(Option<u64>),
 }
 
-/// A number of bytes; none if the text is no quantity or negative.
-fn parse_bytes(text: &str) -> Option<u64> {
-    let quantity = Quantity::parse(text).ok()?;
-    u64::try_from(quantity.ceil_div(Quantity::new(1))?).ok()
-}
-
 fn medium(spec: &VolumeSpec) -> Result<Medium, SpecError> {
     let volume = &spec.source.volume().typed;
     let field = |field: &str, why: String| SpecError::Field {
@@ -67,11 +60,12 @@ fn medium(spec: &VolumeSpec) -> Result<Medium, SpecError> {
         field: format!("emptyDir.{field}"),
         why,
     };
+    let bytes = |text: &str| Quantity::parse(text).ok().and_then(Quantity::to_u64);
     let source = volume.empty_dir.clone().unwrap_or_default();
     let limit = match &source.size_limit {
         None => None,
         Some(text) => Some(
-            parse_bytes(&text.0)
+            bytes(&text.0)
                 .ok_or_else(|| field("sizeLimit", format!("is {:?}, which is no quantity of bytes", text.0)))?,
         ),
     };
@@ -80,7 +74,7 @@ fn medium(spec: &VolumeSpec) -> Result<Medium, SpecError> {
         // A limit of zero means none.
         "Memory" => Ok(Medium::Memory(limit.filter(|bytes| *bytes > 0))),
         "HugePages" => Ok(Medium::HugePages(None)),
-        other => match other.strip_prefix("HugePages-").map(parse_bytes) {
+        other => match other.strip_prefix("HugePages-").map(bytes) {
             Some(Some(bytes)) if bytes > 0 => Ok(Medium::HugePages(Some(bytes))),
             _ => Err(field("medium", format!("is {other:?}; known are \"\", Memory, HugePages and HugePages-<size>"))),
         },
@@ -138,12 +132,12 @@ impl Plugin for EmptyDir {
             (Medium::Disk, Some(found)) => Err(VolumeError::Refused(other_mount(&absolute, found))),
             (_, Some(_)) => finish_mount(&step, path, &marker, ready),
             (Medium::Memory(limit), None) => {
-                let size = limit.unwrap_or(u64::MAX).min(node_memory());
-                let mount = super::new_tmpfs(step.host, Some(size), MEMORY_MODE)?;
+                let mount = super::new_tmpfs(step.host, memory_size(limit, step.resources), MEMORY_MODE)?;
                 set_up_mount(&step, path, &marker, ready, mount)
             }
             (Medium::HugePages(size), None) => {
-                let size = huge_page_size(size, Path::new("/sys/kernel/mm/hugepages"))?;
+                let size = requested_page_size(size, step.resources)?;
+                has_page_size(size, Path::new("/sys/kernel/mm/hugepages"))?;
                 // The kubelet gives no mode, so the folder is as the kernel makes it, 0755.
                 let options = [format!("pagesize={size}")];
                 let mount = NewMount::file_system(step.host.kernel, "hugetlbfs", "nodev", &options)
@@ -271,12 +265,42 @@ fn io(doing: &'static str, path: &Path, source: rustix::io::Errno) -> VolumeErro
     VolumeError::Io { doing, path: path.to_path_buf(), source: source.into() }
 }
 
-/// The node's memory in bytes.
-fn node_memory() -> u64 {
-    let info = rustix::system::sysinfo();
-    // The fields' width differs between architectures.
-    #[allow(clippy::useless_conversion)]
-    u64::from(info.totalram).saturating_mul(u64::from(info.mem_unit.max(1)))
+/// The size of a tmpfs: what the pod may use of the node's memory, and no more than its own limit. None, the kernel's
+/// default, where nothing of it is known.
+///
+/// # Source
+/// `calculateEmptyDirMemorySize` in `pkg/volume/emptydir` of Kubernetes v1.36.
+fn memory_size(limit: Option<u64>, resources: &PodResources) -> Option<u64> {
+    let machine = || NodeFacts::read(None).allocatable.get("memory").and_then(|q| q.to_u64());
+    [limit, resources.memory_limit, resources.node_memory.or_else(machine)].into_iter().flatten().min()
+}
+
+/// The page size in bytes: the one that the medium names, which a container must request too, else the only one that is
+/// requested.
+///
+/// # Source
+/// `getPageSizeMountOption` in `pkg/volume/emptydir` of Kubernetes v1.36.
+fn requested_page_size(named: Option<u64>, resources: &PodResources) -> Result<u64, VolumeError> {
+    let requested = &resources.huge_page_sizes;
+    let refused =
+        |message: String, hint| Err(VolumeError::Refused(Problem::new("HugePagesNotRequested", message, hint)));
+    let list = || requested.iter().map(u64::to_string).collect::<Vec<_>>().join(", ");
+    match (named, requested.first()) {
+        (Some(size), _) if requested.contains(&size) => Ok(size),
+        (None, Some(size)) if requested.len() == 1 => Ok(*size),
+        (None, Some(_)) => refused(
+            format!("the medium HugePages names no size, and the pod requests pages of several sizes ({})", list()),
+            "Name the size in the pod: medium: HugePages-2Mi.",
+        ),
+        (_, None) => refused(
+            "the medium is huge pages, and no container of the pod requests any".into(),
+            "Add hugepages-SIZE to the resources of a container.",
+        ),
+        (Some(size), Some(_)) => refused(
+            format!("the medium is huge pages of {size} bytes, and the pod requests other sizes ({})", list()),
+            "Make the medium and a container's request name the same size.",
+        ),
+    }
 }
 
 /// A mount at the folder that the record does not announce is not this volume's. Without a record, what an emptyDir
@@ -296,10 +320,10 @@ fn refuse_other(
     if own { Ok(()) } else { Err(VolumeError::Refused(other_mount(&absolute, top))) }
 }
 
-/// The page size in bytes to use: what the pod names, if the kernel has it, else the only size that has pages.
-fn huge_page_size(named: Option<u64>, folder: &Path) -> Result<u64, VolumeError> {
+/// Refuses a page size that the kernel does not have.
+fn has_page_size(size: u64, folder: &Path) -> Result<(), VolumeError> {
     let io = |source| VolumeError::Io { doing: "list the huge page sizes in", path: folder.to_path_buf(), source };
-    let mut sizes = vec![];
+    let mut sizes: Vec<u64> = vec![];
     match std::fs::read_dir(folder) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
         Err(error) => return Err(io(error)),
@@ -308,28 +332,18 @@ fn huge_page_size(named: Option<u64>, folder: &Path) -> Result<u64, VolumeError>
                 let name = entry.map_err(io)?.file_name();
                 let kib =
                     name.to_str().and_then(|n| n.strip_prefix("hugepages-")?.strip_suffix("kB")?.parse::<u64>().ok());
-                if let Some(kib) = kib {
-                    let pages = std::fs::read_to_string(folder.join(&name).join("nr_hugepages")).unwrap_or_default();
-                    sizes.push((kib * 1024, pages.trim().parse::<u64>().unwrap_or(0)));
-                }
+                sizes.extend(kib.and_then(|kib| kib.checked_mul(1024)));
             }
         }
     }
-    sizes.sort_unstable();
-    let list = sizes.iter().map(|(size, _)| size.to_string()).collect::<Vec<_>>().join(", ");
-    let refused = |message, hint| Err(VolumeError::Refused(Problem::new("HugePagesUnsupported", message, hint)));
-    match named {
-        Some(size) if sizes.iter().any(|(have, _)| *have == size) => Ok(size),
-        Some(size) => refused(
-            format!("this kernel has no huge pages of {size} bytes (it has: {list})"),
-            "use a size that the kernel has, see /sys/kernel/mm/hugepages",
-        ),
-        None => match sizes.iter().filter(|(_, pages)| *pages > 0).collect::<Vec<_>>()[..] {
-            [(size, _)] => Ok(*size),
-            _ => refused(
-                format!("the medium HugePages names no size, and not exactly one size has pages (sizes: {list})"),
-                "name the size in the pod: medium: HugePages-2Mi",
-            ),
-        },
+    if sizes.contains(&size) {
+        return Ok(());
     }
+    sizes.sort_unstable();
+    let list = sizes.iter().map(u64::to_string).collect::<Vec<_>>().join(", ");
+    Err(VolumeError::Refused(Problem::new(
+        "HugePagesUnsupported",
+        format!("this kernel has no huge pages of {size} bytes (it has: {list})"),
+        "Use a size that the kernel has, see /sys/kernel/mm/hugepages.",
+    )))
 }

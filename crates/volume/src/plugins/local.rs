@@ -5,6 +5,10 @@
 //! | a folder | nothing | binds the folder to the pod's folder |
 //! | a block device | checks it, makes a file system if it is truly blank, mounts it at `plugins/kubernetes.io/local-volume/mounts/<pv>` | binds that mount's root to the pod's folder |
 //!
+//! In block mode there is no MountDevice: the device is presented to each pod as [`crate::block`] tells, with the global map
+//! path `plugins/kubernetes.io~local-volume/volumeDevices/<pv>` (the one place below `plugins/` where the kubelet escapes
+//! the name).
+//!
 //! The path is the host's own, so symlinks in it are followed (`/dev/disk/by-id/…`). A device's mount is shared by all
 //! pods that use the volume. TearDown is a plain unmount and an rmdir; the volume's data is never deleted.
 //!
@@ -16,6 +20,7 @@
 //! `pkg/volume/local`, `mount-utils` `SafeFormatAndMount` of Kubernetes v1.36.
 
 mod blank;
+mod block;
 mod device;
 mod identity;
 #[cfg(test)]
@@ -27,7 +32,7 @@ use std::path::{Path, PathBuf};
 
 use k8s_openapi::api::core::v1::LocalVolumeSource;
 use refloat_mount::{BindOptions, Device, MountTable, NewMount};
-use refloat_record::{PluginName, RelPath, VolumeMode};
+use refloat_record::{PluginName, PodUid, RelPath, SpecName, VolumeMode};
 use rustix::fs::{FileType, Mode, OFlags};
 use rustix::io::Errno;
 
@@ -57,12 +62,6 @@ fn checked(spec: &VolumeSpec) -> Result<&LocalVolumeSource, SpecError> {
     let local = source(&spec.source).ok_or_else(|| field("local", "is missing".into()))?;
     if let Some(why) = super::wrong_host_path(&local.path) {
         return Err(field("local.path", why));
-    }
-    if spec.mode == VolumeMode::Block {
-        return Err(field(
-            "volumeMode",
-            "is Block, which local volumes do not support yet (BlockModeNotSupported)".into(),
-        ));
     }
     if let Some(fs_type) = &local.fs_type
         && !fs_type.chars().all(|c| c.is_ascii_alphanumeric() || "._-".contains(c))
@@ -106,7 +105,14 @@ impl Plugin for Local {
     }
 
     fn device_mount_path(&self, spec: &VolumeSpec) -> Option<RelPath> {
+        if spec.mode == VolumeMode::Block {
+            return None;
+        }
         RelPath::new(format!("{GLOBAL_MOUNTS}/{}", spec.spec_name)).ok()
+    }
+
+    fn map_path(&self, pod: &PodUid, spec_name: &SpecName) -> Option<RelPath> {
+        block::map_path(pod, spec_name)
     }
 
     fn mount_device(&self, step: MountDevice<'_>) -> Result<DeviceOutcome, VolumeError> {
@@ -137,6 +143,9 @@ impl Plugin for Local {
 
     fn set_up(&self, step: SetUp<'_>) -> Result<(), VolumeError> {
         let local = checked(step.spec).map_err(|e| spec_refused(&e))?;
+        if step.spec.mode == VolumeMode::Block {
+            return block::set_up(&step, local);
+        }
         if step.mounted {
             // The group was given before it was attached.
             return step.announce(None, None).map(drop);
@@ -150,13 +159,24 @@ impl Plugin for Local {
         super::refuse_hidden_data(step.host, path)?;
         let (fd, shown) = bind_source(&step, local, &table)?;
         let options = BindOptions {
-            read_only: step.spec.read_only || step.spec.mount_options.iter().any(|o| o == "ro"),
+            read_only: step.spec.read_only,
+            options: step.spec.mount_options.clone(),
             ..BindOptions::default()
         };
+        let ignored = options.ignored();
+        // Those of a device went to its file system.
+        if step.device.is_none() && !ignored.is_empty() {
+            tracing::warn!(
+                code = "MountOptionIgnored",
+                "the PersistentVolume {} is a folder, and its mount options {ignored:?} are those of a file system: they \
+                 change nothing",
+                step.spec.spec_name
+            );
+        }
         let mount = NewMount::bind(step.host.kernel, fd.as_fd(), &shown, &options).map_err(VolumeError::Mount)?;
         let announced = step.announce(Some(&mount), None)?;
         if let Some(group) = step.fs_group
-            && !options.read_only
+            && !options.is_read_only()
         {
             share(&step, &fd, &shown, group, &mount.announced().2, &table)?;
         }
@@ -165,6 +185,10 @@ impl Plugin for Local {
     }
 
     fn tear_down(&self, step: &TearDown<'_>) -> Result<(), VolumeError> {
+        if step.record.mode == VolumeMode::Block {
+            let map_path = block::map_path(&step.record.pod.uid, &step.record.spec_name);
+            return crate::block::unmap(step, map_path.as_ref());
+        }
         let path = step.record.path.as_ref().ok_or_else(no_folder)?;
         crate::unmount_nested(step.host, path)?;
         let expected = step.host.announced_mount(step.record.mount.as_ref(), &step.record.boot_id);
@@ -191,16 +215,13 @@ impl Plugin for Local {
     }
 
     fn from_layout(&self, found: FoundVolume<'_>) -> Option<Rebuilt> {
-        let mut lost = vec![
-            "spec.accessModes",
-            "spec.capacity",
-            "spec.claimRef",
-            "spec.mountOptions",
-            "spec.nodeAffinity",
-            "spec.persistentVolumeReclaimPolicy",
-            "spec.storageClassName",
-        ];
+        let mut lost = LOST.to_vec();
         let mut local = serde_json::Map::new();
+        if found.mode == VolumeMode::Block {
+            // The symlink and the mount name the device as it was resolved, not as the spec has it.
+            lost.push("spec.local.path");
+            return Some(rebuilt(found.folder, &local, VolumeMode::Block, lost));
+        }
         match local_path(found).and_then(|path| path.into_os_string().into_string().ok()) {
             Some(path) => {
                 local.insert("path".into(), path.into());
@@ -210,14 +231,34 @@ impl Plugin for Local {
         if is_of_device(found) {
             lost.push("spec.local.fsType");
         }
-        let spec = serde_json::json!({
-            "apiVersion": "v1",
-            "kind": "PersistentVolume",
-            "metadata": { "name": found.folder },
-            "spec": { "local": local, "volumeMode": "Filesystem" },
-        });
-        Some(Rebuilt { spec: RebuiltSpec::PersistentVolume(spec), lost })
+        Some(rebuilt(found.folder, &local, VolumeMode::Filesystem, lost))
     }
+}
+
+/// The fields that nothing but a record can tell.
+const LOST: [&str; 7] = [
+    "spec.accessModes",
+    "spec.capacity",
+    "spec.claimRef",
+    "spec.mountOptions",
+    "spec.nodeAffinity",
+    "spec.persistentVolumeReclaimPolicy",
+    "spec.storageClassName",
+];
+
+fn rebuilt(
+    name: &str,
+    local: &serde_json::Map<String, serde_json::Value>,
+    mode: VolumeMode,
+    lost: Vec<&'static str>,
+) -> Rebuilt {
+    let spec = serde_json::json!({
+        "apiVersion": "v1",
+        "kind": "PersistentVolume",
+        "metadata": { "name": name },
+        "spec": { "local": local, "volumeMode": mode },
+    });
+    Rebuilt { spec: RebuiltSpec::PersistentVolume(spec), lost }
 }
 
 /// What is to be bound: the root of the device's mount, or the folder.

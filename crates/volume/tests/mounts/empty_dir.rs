@@ -120,6 +120,19 @@ fn memory_is_a_tmpfs_with_its_limit() {
         life.tear_down().unwrap();
         assert_eq!(node.leftovers(), Vec::<std::path::PathBuf>::new(), "{name}");
 
+        // The pod's limit is one too, if it is the smaller.
+        for (pod, limit, size) in [("u3", 4 << 20, "size=4096k"), ("u4", 16 << 20, "size=8192k")] {
+            let mut life = Life::inline(&node, pod, &memory());
+            life.resources.memory_limit = Some(limit);
+            life.set_up().unwrap();
+            assert!(node.table().at(&life.path()).unwrap().fs_options().contains(size), "{name}: {size}");
+            // What is mounted stays as it is.
+            life.resources.memory_limit = Some(1 << 20);
+            life.set_up().unwrap();
+            assert!(node.table().at(&life.path()).unwrap().fs_options().contains(size), "{name}: {size}");
+            life.tear_down().unwrap();
+        }
+
         // Without a limit, the node's memory is one.
         let mut life = Life::inline(&node, "u2", &json!({ "name": "m", "emptyDir": { "medium": "Memory" } }));
         life.set_up().unwrap();
@@ -194,6 +207,9 @@ fn a_mount_by_hand_is_refused() {
 fn huge_pages() -> Outcome {
     let node = Node::new(kernels()[0].1);
     let mut life = Life::inline(&node, "u1", &json!({ "name": "h", "emptyDir": { "medium": "HugePages-2Mi" } }));
+    assert_eq!(code(life.set_up()), "HugePagesNotRequested");
+    assert_eq!(node.leftovers(), Vec::<std::path::PathBuf>::new());
+    life.resources.huge_page_sizes = [2 << 20, 1 << 30].into();
     match life.set_up() {
         Err(error) if error.problem().code == "UnknownFileSystem" => return skip("the kernel has no hugetlbfs"),
         Err(error) if error.problem().code == "NotPermitted" => return skip("hugetlbfs needs the machine's own root"),
@@ -210,12 +226,25 @@ fn huge_pages() -> Outcome {
     assert_eq!(node.table().stack(&life.path()).len(), 1);
     life.tear_down().unwrap();
     assert_eq!(node.leftovers(), Vec::<std::path::PathBuf>::new());
+
+    // Without a size, the pod's requests name it, if they name one.
+    let mut life = Life::inline(&node, "u2", &json!({ "name": "h", "emptyDir": { "medium": "HugePages" } }));
+    life.resources.huge_page_sizes = [2 << 20, 1 << 30].into();
+    assert_eq!(code(life.set_up()), "HugePagesNotRequested");
+    life.resources.huge_page_sizes = [2 << 20].into();
+    life.set_up().unwrap();
+    assert!(node.table().at(&life.path()).unwrap().fs_options().contains("pagesize=2M"));
+    // It is as it was set up, whatever the pod says by now.
+    life.resources.huge_page_sizes.clear();
+    life.set_up().unwrap();
+    life.tear_down().unwrap();
     Ok(())
 }
 
 fn huge_pages_of_a_size_that_is_not_there() {
     let node = Node::new(kernels()[0].1);
     let mut life = Life::inline(&node, "u1", &json!({ "name": "h", "emptyDir": { "medium": "HugePages-3Mi" } }));
+    life.resources.huge_page_sizes = [3 << 20].into();
     assert_eq!(code(life.set_up()), "HugePagesUnsupported");
     assert!(life.record.is_none() && !there(&life.path()), "nothing was begun");
 }

@@ -15,6 +15,8 @@ use crate::node::{Crash, Life, Node, bind, code, gid, kernels, mode, mount_tmpfs
 refloat_test_support::tests![
     a_folder_is_bound,
     a_folder_is_bound_read_only,
+    a_folder_is_bound_with_its_mount_options,
+    mount_options_of_a_device_are_its_binds_too,
     the_second_pod_does_not_change_the_group,
     the_data_survives_everything,
     what_is_no_folder_or_device_is_refused,
@@ -82,6 +84,57 @@ fn a_folder_is_bound_read_only() {
             life.tear_down().unwrap();
         }
     }
+}
+
+fn a_folder_is_bound_with_its_mount_options() {
+    for (name, kernel) in kernels() {
+        let node = Node::new(kernel);
+        let disk = node.host_dir("disk");
+        fs::write(disk.join("program"), "#!/bin/sh\n").unwrap();
+        fs::set_permissions(disk.join("program"), std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+        let mut volume = pv(&disk);
+        // `discard` is a file system's, so a bind has no use for it.
+        volume["spec"]["mountOptions"] = json!(["noexec,nosuid", "nodev", "noatime", "discard"]);
+        let mut life = Life::claim(&node, "u1", &volume);
+        life.set_up().unwrap();
+        let options = |life: &Life<'_>| node.table().at(&life.path()).expect("mounted").options().to_owned();
+        assert_eq!(options(&life), "rw,nosuid,nodev,noexec,noatime", "{name}");
+        let error = std::process::Command::new(life.path().join("program")).status().unwrap_err();
+        assert_eq!(error.kind(), std::io::ErrorKind::PermissionDenied, "{name}");
+        assert!(
+            std::process::Command::new(disk.join("program")).status().unwrap().success(),
+            "the source keeps its own"
+        );
+        // It is its own mount, whatever its options are: known again, not mounted over, and undone.
+        life.set_up().unwrap();
+        assert_eq!(node.table().stack(&life.path()).len(), 1, "{name}");
+        life.tear_down().unwrap();
+        assert_eq!(node.leftovers(), Vec::<PathBuf>::new(), "{name}");
+
+        volume["spec"]["mountOptions"] = json!(["ro,noatime"]);
+        let mut life = Life::claim(&node, "u2", &volume);
+        let before = owner(&disk);
+        life.fs_group = Some(group(gid()));
+        life.set_up().unwrap();
+        assert_eq!((options(&life).as_str(), owner(&disk)), ("ro,noatime", before), "{name}");
+        life.tear_down().unwrap();
+    }
+}
+
+fn mount_options_of_a_device_are_its_binds_too() -> Outcome {
+    for (name, kernel) in kernels() {
+        let node = Node::new(kernel);
+        let Some(device) = Loop::new(&node, "image", SIZE) else { return skip("no loop devices") };
+        let mut volume = pv(&device.0);
+        volume["spec"]["mountOptions"] = json!(["noexec", "errors=continue"]);
+        let mut life = Life::claim(&node, "u1", &volume);
+        life.mount_device().unwrap();
+        life.set_up().unwrap();
+        assert_eq!(node.table().at(&life.path()).expect("mounted").options(), "rw,noexec,relatime", "{name}");
+        life.tear_down().unwrap();
+        life.unmount_device().unwrap();
+    }
+    Ok(())
 }
 
 fn the_second_pod_does_not_change_the_group() -> Outcome {
@@ -179,6 +232,7 @@ fn the_path_is_told_from_the_table() {
         let table = node.table();
         let found = FoundVolume {
             folder: "pv1",
+            mode: refloat_record::VolumeMode::Filesystem,
             path: &life.path(),
             table: &table,
             memo: &refloat_volume::LayoutMemo::default(),
@@ -343,7 +397,7 @@ fn a_read_only_volume_is_never_formatted() -> Outcome {
         let Some(device) = Loop::new(&node, "image", SIZE) else { return skip("no loop devices") };
         let mut volume = pv(&device.0);
         if by_option {
-            volume["spec"]["mountOptions"] = json!(["ro"]);
+            volume["spec"]["mountOptions"] = json!(["noatime,ro"]);
         }
         let mut life = Life::claim(&node, "u1", &volume);
         life.spec.read_only = !by_option;

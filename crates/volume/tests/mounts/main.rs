@@ -6,6 +6,7 @@
 // Everything here is for these tests alone.
 #![allow(unreachable_pub, missing_docs)]
 
+mod block;
 mod empty_dir;
 mod host_path;
 mod life;
@@ -19,6 +20,7 @@ use std::process::ExitCode;
 
 fn main() -> ExitCode {
     refloat_test_support::in_one_namespace(&[
+        block::TESTS,
         empty_dir::TESTS,
         host_path::TESTS,
         life::TESTS,

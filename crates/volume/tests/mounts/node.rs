@@ -9,11 +9,11 @@ use std::time::Duration;
 use refloat_mount::{Kernel, KernelFeatures, MountTable, NodeRoot, TableReader};
 use refloat_record::{
     BootId, ClaimRef, DeviceMount, FsGroup, FsGroupChangePolicy, OuterSpecName, PluginName, PodRef, PodUid, PodVolume,
-    RecordedMount, SpecName, UniqueVolumeName, Verbatim, VolumeMode, WriteError,
+    RecordedBlock, RecordedMount, SpecName, UniqueVolumeName, Verbatim, VolumeMode, WriteError,
 };
 use refloat_volume::{
-    Announcer, DeviceAnnouncer, DeviceOutcome, Host, MountDevice, Object, Payload, Plugin, Plugins, SetUp, SpecSource,
-    TearDown, UnmountDevice, VolumeError, VolumeSpec,
+    Announcer, DeviceAnnouncer, DeviceOutcome, Host, MountDevice, Object, Payload, Plugin, Plugins, PodResources,
+    SetUp, SpecSource, TearDown, UnmountDevice, VolumeError, VolumeSpec,
 };
 use serde_json::{Value, json};
 
@@ -114,6 +114,7 @@ pub struct Keeper {
 struct Kept {
     calls: usize,
     last: Option<(Option<String>, Option<RecordedMount>, Option<Verbatim>)>,
+    block: Option<RecordedBlock>,
 }
 
 impl Keeper {
@@ -151,6 +152,13 @@ impl Announcer for Keeper {
     fn announce(&self, mount: Option<RecordedMount>, info: Option<Verbatim>) -> Result<(), VolumeError> {
         self.keep(None, mount, info)
     }
+
+    fn announce_block(&self, block: RecordedBlock, info: Option<Verbatim>) -> Result<(), VolumeError> {
+        if self.crash != Some(Crash::Before(self.state.lock().unwrap().calls)) {
+            self.state.lock().unwrap().block = Some(block);
+        }
+        self.keep(None, None, info)
+    }
 }
 
 impl DeviceAnnouncer for Keeper {
@@ -171,6 +179,7 @@ pub struct Life<'n> {
     pub spec: VolumeSpec,
     pub fs_group: Option<FsGroup>,
     pub content: Option<Payload>,
+    pub resources: PodResources,
     pub record: Option<PodVolume>,
     /// The record of its device.
     pub device: Option<DeviceMount>,
@@ -210,7 +219,17 @@ impl<'n> Life<'n> {
             source,
         };
         let pod = PodRef { uid: PodUid::new(pod).unwrap(), namespace: "default".into(), name: format!("pod-{pod}") };
-        Self { node, pod, spec, fs_group: None, content: None, record: None, device: None, announced: 0 }
+        Self {
+            node,
+            pod,
+            spec,
+            fs_group: None,
+            content: None,
+            resources: PodResources::default(),
+            record: None,
+            device: None,
+            announced: 0,
+        }
     }
 
     pub fn plugin(&self) -> &'n dyn Plugin {
@@ -234,8 +253,13 @@ impl<'n> Life<'n> {
     pub fn set_up_with(&mut self, crash: Option<Crash>) -> Result<(), VolumeError> {
         let path = self.plugin().path(&self.pod, &self.spec);
         let before = self.record.clone();
-        let recorded = before.as_ref().filter(|r| r.boot_id == self.node.host.boot_id).and_then(|r| r.mount.as_ref());
-        let mounted = path.as_ref().is_some_and(|p| self.node.shows(&self.node.host.absolute(p), recorded));
+        let same_boot = before.as_ref().filter(|r| r.boot_id == self.node.host.boot_id);
+        let block = same_boot.and_then(|r| r.block.as_ref());
+        let (at, recorded) = match block {
+            Some(block) => (Some(&block.map_path), block.mount.as_ref()),
+            None => (path.as_ref(), same_boot.and_then(|r| r.mount.as_ref())),
+        };
+        let mounted = at.is_some_and(|p| self.node.shows(&self.node.host.absolute(p), recorded));
         let keeper = Keeper::new(crash);
         let answer = self.plugin().set_up(SetUp {
             host: &self.node.host,
@@ -244,6 +268,7 @@ impl<'n> Life<'n> {
             path: path.as_ref(),
             fs_group: self.fs_group,
             content: self.content.as_ref(),
+            resources: &self.resources,
             device: self.device.as_ref(),
             record: before.as_ref(),
             mounted,
@@ -254,6 +279,7 @@ impl<'n> Life<'n> {
         if let Some((_, mount, info)) = kept.last {
             let mut record = self.new_record();
             record.mount = mount;
+            record.block = kept.block;
             record.provider_info = info;
             record.sub_paths = before.map(|b| b.sub_paths).unwrap_or_default();
             self.record = Some(record);

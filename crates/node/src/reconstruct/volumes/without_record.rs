@@ -65,8 +65,8 @@ pub(super) fn conclude(context: &Context<'_>, found: &Found<'_>) -> ActualVolume
     c.evidence.push(format!("folders: {}", if found.folder.is_some() { "there" } else { "not there" }));
 
     let rebuilt = plugin.filter(|p| p.capabilities().reconstruction != Reconstruction::UnmountOnly).and_then(|p| {
-        let (folder, table) = (found.name, context.mounts.table);
-        p.from_layout(FoundVolume { folder, path: path.as_deref()?, table, memo: &context.memo })
+        let (folder, mode, table) = (found.name, found.mode, context.mounts.table);
+        p.from_layout(FoundVolume { folder, mode, path: path.as_deref()?, table, memo: &context.memo })
     });
     let unique_name = plugin.filter(|_| valid).and_then(|p| {
         let pod = PodRef { uid: found.pod.clone(), namespace: String::new(), name: String::new() };

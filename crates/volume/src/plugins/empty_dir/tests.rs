@@ -52,16 +52,48 @@ fn page_sizes_are_those_of_the_kernel() {
         std::fs::create_dir_all(&dir).unwrap();
         std::fs::write(dir.join("nr_hugepages"), pages).unwrap();
     };
-    assert!(huge_page_size(None, &folder.path().join("missing")).is_err());
+    assert!(has_page_size(2 << 20, &folder.path().join("missing")).is_err());
     size(2048, "0\n");
     size(1_048_576, "0\n");
-    assert_eq!(huge_page_size(Some(2 << 20), folder.path()).unwrap(), 2 << 20);
-    assert!(huge_page_size(Some(3 << 20), folder.path()).is_err());
-    assert!(huge_page_size(None, folder.path()).is_err(), "none has pages");
-    size(1_048_576, "4\n");
-    assert_eq!(huge_page_size(None, folder.path()).unwrap(), 1 << 30);
-    size(2048, "8\n");
-    assert!(huge_page_size(None, folder.path()).is_err(), "which of the two?");
+    has_page_size(2 << 20, folder.path()).unwrap();
+    has_page_size(1 << 30, folder.path()).unwrap();
+    assert_eq!(has_page_size(3 << 20, folder.path()).unwrap_err().problem().code, "HugePagesUnsupported");
+}
+
+#[test]
+fn a_page_size_is_requested() {
+    let of = |sizes: &[u64]| PodResources { huge_page_sizes: sizes.iter().copied().collect(), ..Default::default() };
+    let (small, large) = (2 << 20, 1 << 30);
+    for (named, requested, size) in [
+        (None, &[small][..], Some(small)),
+        (None, &[large], Some(large)),
+        (None, &[small, large], None),
+        (None, &[], None),
+        (Some(small), &[small], Some(small)),
+        (Some(small), &[small, large], Some(small)),
+        (Some(small), &[large], None),
+        (Some(small), &[], None),
+    ] {
+        let answer = requested_page_size(named, &of(requested));
+        assert_eq!(answer.as_ref().ok().copied(), size, "{named:?} of {requested:?}");
+        if let Err(error) = answer {
+            assert_eq!(error.problem().code, "HugePagesNotRequested");
+        }
+    }
+}
+
+#[test]
+fn memory_is_the_smallest_of_three() {
+    let of = |pod, node| PodResources { memory_limit: pod, node_memory: node, ..Default::default() };
+    assert_eq!(memory_size(Some(1), &of(Some(2), Some(3))), Some(1));
+    assert_eq!(memory_size(Some(9), &of(Some(2), Some(3))), Some(2));
+    assert_eq!(memory_size(None, &of(Some(2), Some(3))), Some(2));
+    assert_eq!(memory_size(None, &of(Some(9), Some(3))), Some(3));
+    assert_eq!(memory_size(None, &of(None, Some(3))), Some(3));
+    // What the node has for pods is not known: not more than there is.
+    let machine = NodeFacts::read(None).allocatable["memory"].to_u64();
+    assert!(machine.is_some());
+    assert_eq!(memory_size(None, &of(None, None)), machine);
 }
 
 #[test]
@@ -77,6 +109,7 @@ fn without_a_record_nothing_is_invented() {
         let rebuilt = EmptyDir
             .from_layout(FoundVolume {
                 folder: name,
+                mode: refloat_record::VolumeMode::Filesystem,
                 path: Path::new(&path),
                 table: &table,
                 memo: &crate::LayoutMemo::default(),

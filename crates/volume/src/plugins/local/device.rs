@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::LocalVolumeSource;
-use refloat_mount::{Device, MountTable, NewMount};
+use refloat_mount::{BindOptions, Device, MountTable, NewMount};
 use rustix::fs::{Mode, OFlags};
 
 use crate::{Host, MountDevice, Problem, ToolError, VolumeError, run_tool};
@@ -35,7 +35,7 @@ pub(super) fn mount(step: &MountDevice<'_>, local: &LocalVolumeSource, fd: &Owne
         })?),
     };
     let disk = step.record.is_some_and(|r| r.boot_id == host.boot_id).then(|| device.disk_number()).flatten();
-    let option_ro = step.spec.mount_options.iter().any(|o| o == "ro");
+    let option_ro = BindOptions { options: step.spec.mount_options.clone(), ..BindOptions::default() }.is_read_only();
     let wanted = local.fs_type.as_deref().filter(|t| !t.is_empty());
     let mut found = identify(host, &device)?;
     let action = decide(Question {

@@ -52,6 +52,7 @@ fn the_path_of_a_folder_is_told_where_it_is_unambiguous() {
         let rebuilt = Local
             .from_layout(FoundVolume {
                 folder: "pv1",
+                mode: refloat_record::VolumeMode::Filesystem,
                 path: Path::new(pod),
                 table: &table,
                 memo: &crate::LayoutMemo::default(),

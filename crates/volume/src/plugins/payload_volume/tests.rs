@@ -388,7 +388,13 @@ fn without_a_record_nothing_is_invented() {
     ] {
         let path = Path::new("/r/pods/u/volumes/p/creds");
         let rebuilt = plugin
-            .from_layout(FoundVolume { folder: "creds", path, table: &table, memo: &crate::LayoutMemo::default() })
+            .from_layout(FoundVolume {
+                folder: "creds",
+                mode: refloat_record::VolumeMode::Filesystem,
+                path,
+                table: &table,
+                memo: &crate::LayoutMemo::default(),
+            })
             .unwrap();
         assert_eq!(rebuilt.spec, RebuiltSpec::Volume(json!({"name": "creds", field: {}})));
         assert!(rebuilt.lost.iter().all(|lost| lost.starts_with(&format!("{field}."))) && !rebuilt.lost.is_empty());

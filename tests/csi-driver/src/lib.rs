@@ -1,0 +1,1 @@
+//! A CSI driver for the tests.
