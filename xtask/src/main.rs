@@ -1,6 +1,9 @@
 //! Developing Refloat: `cargo xtask COMMAND`. One file a command.
 
 mod bench;
+#[allow(dead_code)] // the tests use more of it
+#[path = "../../crates/refloat/tests/cli/browser.rs"]
+mod browser;
 mod ci;
 mod fuzz;
 mod generate;
@@ -10,6 +13,7 @@ mod node;
 mod packages;
 mod peer;
 mod process;
+mod screenshot;
 mod test;
 
 use clap::{Parser, Subcommand};
@@ -35,6 +39,8 @@ enum Command {
     Bench(bench::Args),
     /// Check what `scan` finds on a kubelet's tree without a record, against the truth
     PeerCheck(peer::check::Args),
+    /// Make the picture of `scan -o html` in the README anew (needs root and Chromium)
+    Screenshot(screenshot::Args),
     /// Run every fuzz target for a while
     Fuzz(fuzz::Args),
     /// Become another program, traced by the one that started this
@@ -54,6 +60,7 @@ fn main() -> anyhow::Result<std::process::ExitCode> {
         Command::KillSweep(args) => kill_sweep::run(&args),
         Command::Bench(args) => bench::run(&args),
         Command::PeerCheck(args) => peer::check::run(&args),
+        Command::Screenshot(args) => screenshot::run(&args),
         Command::Fuzz(args) => fuzz::run(&args),
         Command::ExecTraced { words } => match kill_sweep::tracer::exec(&words)? {},
     }

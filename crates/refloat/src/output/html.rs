@@ -15,7 +15,7 @@ use maud::{DOCTYPE, Markup, PreEscaped, html};
 use super::node_volumes::NodeVolumes;
 use crate::exit::Failure;
 use picture::Picture;
-use text::{count, shown};
+use text::{count, shown, thousands};
 
 /// The page's style sheet.
 const STYLE: &str = include_str!("html/style.css");
@@ -23,7 +23,7 @@ const STYLE: &str = include_str!("html/style.css");
 const SCRIPT: &str = include_str!("html/filter.js");
 /// What the page may do: use this style sheet and this script, by their hashes, and load nothing.
 const POLICY: &str = "default-src 'none'; base-uri 'none'; form-action 'none'; \
-                      style-src 'sha256-MAPDw2NFjLfo5W1SpYkzcCYm9rDLLDnuZyb1PtbT6tU='; \
+                      style-src 'sha256-cm/aQCH4huxRkP7HHXP+YYLHAVgcvL7bjUj9Hxr6hps='; \
                       script-src 'sha256-jzC/Jh7pQnPOWwKdbJQOEXp0+h20SM2M81oleSOXtzI='";
 
 /// Prints the page.
@@ -88,10 +88,10 @@ fn head(seen: &NodeVolumes) -> Markup {
             }
             nav aria-label="Parts of this page" {
                 ul.tiles {
-                    li { a href="#attention" { strong { (attention::number(seen)) } " need attention" } }
-                    li { a href="#pods" { strong { (seen.summary.volumes) } " pod volumes" } }
-                    li { a href="#devices" { strong { (seen.summary.devices) } " devices" } }
-                    li { a href="#leftovers" { strong { (seen.summary.leftovers) } " leftovers" } }
+                    li { a href="#attention" { strong { (thousands(attention::number(seen))) } " for your attention" } }
+                    li { a href="#pods" { strong { (thousands(seen.summary.volumes)) } " volumes of pods" } }
+                    li { a href="#devices" { strong { (thousands(seen.summary.devices)) } " mounted devices" } }
+                    li { a href="#leftovers" { strong { (thousands(seen.summary.leftovers)) } " leftovers" } }
                 }
             }
             @if seen.summary.volumes > 0 { (bar(&states, seen.summary.volumes)) }

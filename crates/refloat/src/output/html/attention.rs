@@ -33,12 +33,11 @@ struct Item {
 }
 
 /// How many volumes, devices and leftovers need attention; the node itself counts with each of its problems.
-pub(super) fn number(seen: &NodeVolumes) -> String {
-    let number = seen.problems.len()
+pub(super) fn number(seen: &NodeVolumes) -> usize {
+    seen.problems.len()
         + seen.volumes.iter().filter(|v| v.attention).count()
         + seen.devices.iter().filter(|d| d.attention).count()
-        + seen.leftovers.iter().filter(|l| l.attention).count();
-    thousands(number)
+        + seen.leftovers.iter().filter(|l| l.attention).count()
 }
 
 /// Why a volume that has no problem of its own needs attention, and what to do.
@@ -85,7 +84,7 @@ pub(super) fn section(seen: &NodeVolumes, picture: &Picture<'_>) -> Markup {
         section #attention aria-labelledby="attention-title" {
             h2 #attention-title { "Needs attention" }
             @if groups.is_empty() { p.well { span.mark aria-hidden="true" { "✓" } " Nothing is wrong." } }
-            @for ((title, _), group) in &groups { (shown_group(title, group)) }
+            div.groups { @for ((title, _), group) in &groups { (shown_group(title, group)) } }
         }
     }
 }

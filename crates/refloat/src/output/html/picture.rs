@@ -6,7 +6,7 @@ use maud::{Markup, html};
 use refloat_volume::Problem;
 
 use super::attention::{device_reason, reason, without_subject};
-use super::text::{prose, shown, thousands};
+use super::text::{plural, prose, shown, thousands};
 use crate::output::node_volumes::{Device, LeftoverOut, Mount, NodeVolumes, Spec, Volume};
 use crate::output::scan_table::pod_text;
 
@@ -23,8 +23,8 @@ type Pods<'a> = BTreeMap<(String, &'a str), Vec<usize>>;
 /// The picture.
 pub(super) struct Picture<'a> {
     seen: &'a NodeVolumes,
-    /// Pods by namespace (none where nobody knows it), then by name and uid.
-    namespaces: BTreeMap<Option<&'a str>, Pods<'a>>,
+    /// Pods by namespace, then by name and uid. Those whose namespace nobody knows come last.
+    namespaces: Vec<(Option<&'a str>, Pods<'a>)>,
     /// Anchors and names of pods by uid.
     anchors: BTreeMap<&'a str, (String, String)>,
     /// Devices by path.
@@ -39,7 +39,9 @@ impl<'a> Picture<'a> {
             let pods = namespaces.entry(volume.pod.namespace.as_deref()).or_default();
             pods.entry((pod_text(&volume.pod), &volume.pod.uid)).or_default().push(i);
         }
-        let pods = namespaces.values().flat_map(BTreeMap::keys).enumerate();
+        let mut namespaces: Vec<_> = namespaces.into_iter().collect();
+        namespaces.sort_by_key(|(namespace, _)| namespace.is_none());
+        let pods = namespaces.iter().flat_map(|(_, pods)| pods.keys()).enumerate();
         let anchors = pods.map(|(i, (name, uid))| (*uid, (format!("p{i}"), name.clone()))).collect();
         let devices = seen.devices.iter().enumerate().map(|(i, d)| (d.path.as_str(), i)).collect();
         let troubles = seen.volumes.iter().filter(|v| v.attention).count();
@@ -65,7 +67,7 @@ impl<'a> Picture<'a> {
 
     /// Pods, each with its volumes and what those hang on.
     pub(super) fn pods(&self) -> Markup {
-        let number: usize = self.namespaces.values().map(BTreeMap::len).sum();
+        let number: usize = self.namespaces.iter().map(|(_, pods)| pods.len()).sum();
         html! {
             section #pods aria-labelledby="pods-title" {
                 h2 #pods-title { "Pods and what hangs on them" }
@@ -80,7 +82,7 @@ impl<'a> Picture<'a> {
                                     Some(name) => { "namespace " bdi.title { (shown(name)) } }
                                     None => { span.title { "pods whose name nobody knows" } }
                                 }
-                                span.number { (thousands(pods.len())) " pods" }
+                                span.number { (plural(pods.len(), "pod")) }
                                 (troubles(pods.values().flatten().filter(|i| self.seen.volumes[**i].attention).count()))
                             }
                             @for ((name, uid), volumes) in pods { (self.pod(name, uid, volumes)) }
@@ -100,7 +102,7 @@ impl<'a> Picture<'a> {
                     span.kind { "pod" }
                     bdi.title { (shown(name)) }
                     @if name != uid { code.soft { (shown(uid)) } }
-                    span.number { (thousands(volumes.len())) @if volumes.len() == 1 { " volume" } @else { " volumes" } }
+                    span.number { (plural(volumes.len(), "volume")) }
                     (troubles(bad))
                 }
                 ul.tree { @for i in volumes { (self.volume_row(*i)) } }
@@ -145,7 +147,7 @@ impl<'a> Picture<'a> {
                         div.box.source {
                             p { "device " a.title href={ "#d" (i) } { (device_name(d)) } }
                             @if let Some(node) = &d.device { p.soft { code { (shown(node)) } } }
-                            @if others > 0 { p.soft { "shared with " (thousands(others)) " other pods" } }
+                            @if others > 0 { p.soft { "shared with " (plural(others, "other pod")) } }
                         }
                     }
                 },
@@ -245,7 +247,7 @@ fn many(number: usize, what: &str, list: Markup) -> Markup {
 }
 
 fn troubles(number: usize) -> Markup {
-    html! { @if number > 0 { span.trouble { span aria-hidden="true" { "! " } (thousands(number)) " need attention" } } }
+    html! { @if number > 0 { span.trouble { span aria-hidden="true" { "! " } (thousands(number)) @if number == 1 { " needs attention" } @else { " need attention" } } } }
 }
 
 /// A word that says how things stand, told by text and by colour.

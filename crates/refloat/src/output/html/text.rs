@@ -47,6 +47,11 @@ pub(super) fn count(number: usize, what: &str) -> String {
     format!("{} {what}", thousands(number))
 }
 
+/// As [`count`], of things that have a plural.
+pub(super) fn plural(number: usize, what: &str) -> String {
+    count(number, &format!("{what}{}", if number == 1 { "" } else { "s" }))
+}
+
 /// A number with thousands set apart.
 pub(super) fn thousands(number: usize) -> String {
     let digits = number.to_string();
@@ -79,7 +84,8 @@ mod tests {
     #[test]
     fn thousands_are_set_apart() {
         assert_eq!(count(0, "a"), "0 a");
-        assert_eq!(count(999, "a"), "999 a");
+        assert_eq!(plural(999, "pod"), "999 pods");
+        assert_eq!(plural(1, "pod"), "1 pod");
         assert_eq!(count(1_234_567, "a"), "1,234,567 a");
     }
 }
