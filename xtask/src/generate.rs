@@ -75,6 +75,8 @@ fn generate(folder: &Path, protocol: &Protocol) -> Result<String> {
         .disable_comments(["."])
         .skip_debug(secret.keys().map(|message| format!(".{}", message.full_name)))
         .server_mod_attribute(".", "#[cfg(feature = \"server\")]")
+        // A driver implements what it can do; the rest is UNIMPLEMENTED.
+        .generate_default_stubs(true)
         .compile_fds(compiler.file_descriptor_set())?;
     let mut made = std::fs::read_to_string(out.path().join(format!("{}.rs", protocol.package)))?;
     for (message, secret) in &secret {

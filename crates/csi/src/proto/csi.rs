@@ -1349,15 +1349,21 @@ pub mod identity_server {
         async fn get_plugin_info(
             &self,
             request: tonic::Request<super::GetPluginInfoRequest>,
-        ) -> std::result::Result<tonic::Response<super::GetPluginInfoResponse>, tonic::Status>;
+        ) -> std::result::Result<tonic::Response<super::GetPluginInfoResponse>, tonic::Status> {
+            Err(tonic::Status::unimplemented("Not yet implemented"))
+        }
         async fn get_plugin_capabilities(
             &self,
             request: tonic::Request<super::GetPluginCapabilitiesRequest>,
-        ) -> std::result::Result<tonic::Response<super::GetPluginCapabilitiesResponse>, tonic::Status>;
+        ) -> std::result::Result<tonic::Response<super::GetPluginCapabilitiesResponse>, tonic::Status> {
+            Err(tonic::Status::unimplemented("Not yet implemented"))
+        }
         async fn probe(
             &self,
             request: tonic::Request<super::ProbeRequest>,
-        ) -> std::result::Result<tonic::Response<super::ProbeResponse>, tonic::Status>;
+        ) -> std::result::Result<tonic::Response<super::ProbeResponse>, tonic::Status> {
+            Err(tonic::Status::unimplemented("Not yet implemented"))
+        }
     }
     #[derive(Debug)]
     pub struct IdentityServer<T> {
@@ -1863,71 +1869,105 @@ pub mod controller_server {
         async fn create_volume(
             &self,
             request: tonic::Request<super::CreateVolumeRequest>,
-        ) -> std::result::Result<tonic::Response<super::CreateVolumeResponse>, tonic::Status>;
+        ) -> std::result::Result<tonic::Response<super::CreateVolumeResponse>, tonic::Status> {
+            Err(tonic::Status::unimplemented("Not yet implemented"))
+        }
         async fn delete_volume(
             &self,
             request: tonic::Request<super::DeleteVolumeRequest>,
-        ) -> std::result::Result<tonic::Response<super::DeleteVolumeResponse>, tonic::Status>;
+        ) -> std::result::Result<tonic::Response<super::DeleteVolumeResponse>, tonic::Status> {
+            Err(tonic::Status::unimplemented("Not yet implemented"))
+        }
         async fn controller_publish_volume(
             &self,
             request: tonic::Request<super::ControllerPublishVolumeRequest>,
-        ) -> std::result::Result<tonic::Response<super::ControllerPublishVolumeResponse>, tonic::Status>;
+        ) -> std::result::Result<tonic::Response<super::ControllerPublishVolumeResponse>, tonic::Status> {
+            Err(tonic::Status::unimplemented("Not yet implemented"))
+        }
         async fn controller_unpublish_volume(
             &self,
             request: tonic::Request<super::ControllerUnpublishVolumeRequest>,
-        ) -> std::result::Result<tonic::Response<super::ControllerUnpublishVolumeResponse>, tonic::Status>;
+        ) -> std::result::Result<tonic::Response<super::ControllerUnpublishVolumeResponse>, tonic::Status> {
+            Err(tonic::Status::unimplemented("Not yet implemented"))
+        }
         async fn validate_volume_capabilities(
             &self,
             request: tonic::Request<super::ValidateVolumeCapabilitiesRequest>,
-        ) -> std::result::Result<tonic::Response<super::ValidateVolumeCapabilitiesResponse>, tonic::Status>;
+        ) -> std::result::Result<tonic::Response<super::ValidateVolumeCapabilitiesResponse>, tonic::Status> {
+            Err(tonic::Status::unimplemented("Not yet implemented"))
+        }
         async fn list_volumes(
             &self,
             request: tonic::Request<super::ListVolumesRequest>,
-        ) -> std::result::Result<tonic::Response<super::ListVolumesResponse>, tonic::Status>;
+        ) -> std::result::Result<tonic::Response<super::ListVolumesResponse>, tonic::Status> {
+            Err(tonic::Status::unimplemented("Not yet implemented"))
+        }
         async fn controller_list_volume_health(
             &self,
             request: tonic::Request<super::ControllerListVolumeHealthRequest>,
-        ) -> std::result::Result<tonic::Response<super::ControllerListVolumeHealthResponse>, tonic::Status>;
+        ) -> std::result::Result<tonic::Response<super::ControllerListVolumeHealthResponse>, tonic::Status> {
+            Err(tonic::Status::unimplemented("Not yet implemented"))
+        }
         async fn controller_get_volume_health(
             &self,
             request: tonic::Request<super::ControllerGetVolumeHealthRequest>,
-        ) -> std::result::Result<tonic::Response<super::ControllerGetVolumeHealthResponse>, tonic::Status>;
+        ) -> std::result::Result<tonic::Response<super::ControllerGetVolumeHealthResponse>, tonic::Status> {
+            Err(tonic::Status::unimplemented("Not yet implemented"))
+        }
         async fn get_capacity(
             &self,
             request: tonic::Request<super::GetCapacityRequest>,
-        ) -> std::result::Result<tonic::Response<super::GetCapacityResponse>, tonic::Status>;
+        ) -> std::result::Result<tonic::Response<super::GetCapacityResponse>, tonic::Status> {
+            Err(tonic::Status::unimplemented("Not yet implemented"))
+        }
         async fn controller_get_capabilities(
             &self,
             request: tonic::Request<super::ControllerGetCapabilitiesRequest>,
-        ) -> std::result::Result<tonic::Response<super::ControllerGetCapabilitiesResponse>, tonic::Status>;
+        ) -> std::result::Result<tonic::Response<super::ControllerGetCapabilitiesResponse>, tonic::Status> {
+            Err(tonic::Status::unimplemented("Not yet implemented"))
+        }
         async fn create_snapshot(
             &self,
             request: tonic::Request<super::CreateSnapshotRequest>,
-        ) -> std::result::Result<tonic::Response<super::CreateSnapshotResponse>, tonic::Status>;
+        ) -> std::result::Result<tonic::Response<super::CreateSnapshotResponse>, tonic::Status> {
+            Err(tonic::Status::unimplemented("Not yet implemented"))
+        }
         async fn delete_snapshot(
             &self,
             request: tonic::Request<super::DeleteSnapshotRequest>,
-        ) -> std::result::Result<tonic::Response<super::DeleteSnapshotResponse>, tonic::Status>;
+        ) -> std::result::Result<tonic::Response<super::DeleteSnapshotResponse>, tonic::Status> {
+            Err(tonic::Status::unimplemented("Not yet implemented"))
+        }
         async fn list_snapshots(
             &self,
             request: tonic::Request<super::ListSnapshotsRequest>,
-        ) -> std::result::Result<tonic::Response<super::ListSnapshotsResponse>, tonic::Status>;
+        ) -> std::result::Result<tonic::Response<super::ListSnapshotsResponse>, tonic::Status> {
+            Err(tonic::Status::unimplemented("Not yet implemented"))
+        }
         async fn get_snapshot(
             &self,
             request: tonic::Request<super::GetSnapshotRequest>,
-        ) -> std::result::Result<tonic::Response<super::GetSnapshotResponse>, tonic::Status>;
+        ) -> std::result::Result<tonic::Response<super::GetSnapshotResponse>, tonic::Status> {
+            Err(tonic::Status::unimplemented("Not yet implemented"))
+        }
         async fn controller_expand_volume(
             &self,
             request: tonic::Request<super::ControllerExpandVolumeRequest>,
-        ) -> std::result::Result<tonic::Response<super::ControllerExpandVolumeResponse>, tonic::Status>;
+        ) -> std::result::Result<tonic::Response<super::ControllerExpandVolumeResponse>, tonic::Status> {
+            Err(tonic::Status::unimplemented("Not yet implemented"))
+        }
         async fn controller_get_volume(
             &self,
             request: tonic::Request<super::ControllerGetVolumeRequest>,
-        ) -> std::result::Result<tonic::Response<super::ControllerGetVolumeResponse>, tonic::Status>;
+        ) -> std::result::Result<tonic::Response<super::ControllerGetVolumeResponse>, tonic::Status> {
+            Err(tonic::Status::unimplemented("Not yet implemented"))
+        }
         async fn controller_modify_volume(
             &self,
             request: tonic::Request<super::ControllerModifyVolumeRequest>,
-        ) -> std::result::Result<tonic::Response<super::ControllerModifyVolumeResponse>, tonic::Status>;
+        ) -> std::result::Result<tonic::Response<super::ControllerModifyVolumeResponse>, tonic::Status> {
+            Err(tonic::Status::unimplemented("Not yet implemented"))
+        }
     }
     #[derive(Debug)]
     pub struct ControllerServer<T> {
@@ -2683,19 +2723,28 @@ pub mod group_controller_server {
         async fn group_controller_get_capabilities(
             &self,
             request: tonic::Request<super::GroupControllerGetCapabilitiesRequest>,
-        ) -> std::result::Result<tonic::Response<super::GroupControllerGetCapabilitiesResponse>, tonic::Status>;
+        ) -> std::result::Result<tonic::Response<super::GroupControllerGetCapabilitiesResponse>, tonic::Status>
+        {
+            Err(tonic::Status::unimplemented("Not yet implemented"))
+        }
         async fn create_volume_group_snapshot(
             &self,
             request: tonic::Request<super::CreateVolumeGroupSnapshotRequest>,
-        ) -> std::result::Result<tonic::Response<super::CreateVolumeGroupSnapshotResponse>, tonic::Status>;
+        ) -> std::result::Result<tonic::Response<super::CreateVolumeGroupSnapshotResponse>, tonic::Status> {
+            Err(tonic::Status::unimplemented("Not yet implemented"))
+        }
         async fn delete_volume_group_snapshot(
             &self,
             request: tonic::Request<super::DeleteVolumeGroupSnapshotRequest>,
-        ) -> std::result::Result<tonic::Response<super::DeleteVolumeGroupSnapshotResponse>, tonic::Status>;
+        ) -> std::result::Result<tonic::Response<super::DeleteVolumeGroupSnapshotResponse>, tonic::Status> {
+            Err(tonic::Status::unimplemented("Not yet implemented"))
+        }
         async fn get_volume_group_snapshot(
             &self,
             request: tonic::Request<super::GetVolumeGroupSnapshotRequest>,
-        ) -> std::result::Result<tonic::Response<super::GetVolumeGroupSnapshotResponse>, tonic::Status>;
+        ) -> std::result::Result<tonic::Response<super::GetVolumeGroupSnapshotResponse>, tonic::Status> {
+            Err(tonic::Status::unimplemented("Not yet implemented"))
+        }
     }
     #[derive(Debug)]
     pub struct GroupControllerServer<T> {
@@ -3044,24 +3093,19 @@ pub mod snapshot_metadata_server {
     /// Generated trait containing gRPC methods that should be implemented for use with SnapshotMetadataServer.
     #[async_trait]
     pub trait SnapshotMetadata: std::marker::Send + std::marker::Sync + 'static {
-        /// Server streaming response type for the GetMetadataAllocated method.
-        type GetMetadataAllocatedStream: tonic::codegen::tokio_stream::Stream<
-                Item = std::result::Result<super::GetMetadataAllocatedResponse, tonic::Status>,
-            > + std::marker::Send
-            + 'static;
         async fn get_metadata_allocated(
             &self,
             request: tonic::Request<super::GetMetadataAllocatedRequest>,
-        ) -> std::result::Result<tonic::Response<Self::GetMetadataAllocatedStream>, tonic::Status>;
-        /// Server streaming response type for the GetMetadataDelta method.
-        type GetMetadataDeltaStream: tonic::codegen::tokio_stream::Stream<
-                Item = std::result::Result<super::GetMetadataDeltaResponse, tonic::Status>,
-            > + std::marker::Send
-            + 'static;
+        ) -> std::result::Result<tonic::Response<BoxStream<super::GetMetadataAllocatedResponse>>, tonic::Status>
+        {
+            Err(tonic::Status::unimplemented("Not yet implemented"))
+        }
         async fn get_metadata_delta(
             &self,
             request: tonic::Request<super::GetMetadataDeltaRequest>,
-        ) -> std::result::Result<tonic::Response<Self::GetMetadataDeltaStream>, tonic::Status>;
+        ) -> std::result::Result<tonic::Response<BoxStream<super::GetMetadataDeltaResponse>>, tonic::Status> {
+            Err(tonic::Status::unimplemented("Not yet implemented"))
+        }
     }
     #[derive(Debug)]
     pub struct SnapshotMetadataServer<T> {
@@ -3140,7 +3184,7 @@ pub mod snapshot_metadata_server {
                         for GetMetadataAllocatedSvc<T>
                     {
                         type Response = super::GetMetadataAllocatedResponse;
-                        type ResponseStream = T::GetMetadataAllocatedStream;
+                        type ResponseStream = BoxStream<super::GetMetadataAllocatedResponse>;
                         type Future = BoxFuture<tonic::Response<Self::ResponseStream>, tonic::Status>;
                         fn call(
                             &mut self,
@@ -3175,7 +3219,7 @@ pub mod snapshot_metadata_server {
                         for GetMetadataDeltaSvc<T>
                     {
                         type Response = super::GetMetadataDeltaResponse;
-                        type ResponseStream = T::GetMetadataDeltaStream;
+                        type ResponseStream = BoxStream<super::GetMetadataDeltaResponse>;
                         type Future = BoxFuture<tonic::Response<Self::ResponseStream>, tonic::Status>;
                         fn call(&mut self, request: tonic::Request<super::GetMetadataDeltaRequest>) -> Self::Future {
                             let inner = Arc::clone(&self.0);
@@ -3448,43 +3492,63 @@ pub mod node_server {
         async fn node_stage_volume(
             &self,
             request: tonic::Request<super::NodeStageVolumeRequest>,
-        ) -> std::result::Result<tonic::Response<super::NodeStageVolumeResponse>, tonic::Status>;
+        ) -> std::result::Result<tonic::Response<super::NodeStageVolumeResponse>, tonic::Status> {
+            Err(tonic::Status::unimplemented("Not yet implemented"))
+        }
         async fn node_unstage_volume(
             &self,
             request: tonic::Request<super::NodeUnstageVolumeRequest>,
-        ) -> std::result::Result<tonic::Response<super::NodeUnstageVolumeResponse>, tonic::Status>;
+        ) -> std::result::Result<tonic::Response<super::NodeUnstageVolumeResponse>, tonic::Status> {
+            Err(tonic::Status::unimplemented("Not yet implemented"))
+        }
         async fn node_publish_volume(
             &self,
             request: tonic::Request<super::NodePublishVolumeRequest>,
-        ) -> std::result::Result<tonic::Response<super::NodePublishVolumeResponse>, tonic::Status>;
+        ) -> std::result::Result<tonic::Response<super::NodePublishVolumeResponse>, tonic::Status> {
+            Err(tonic::Status::unimplemented("Not yet implemented"))
+        }
         async fn node_unpublish_volume(
             &self,
             request: tonic::Request<super::NodeUnpublishVolumeRequest>,
-        ) -> std::result::Result<tonic::Response<super::NodeUnpublishVolumeResponse>, tonic::Status>;
+        ) -> std::result::Result<tonic::Response<super::NodeUnpublishVolumeResponse>, tonic::Status> {
+            Err(tonic::Status::unimplemented("Not yet implemented"))
+        }
         async fn node_get_volume_stats(
             &self,
             request: tonic::Request<super::NodeGetVolumeStatsRequest>,
-        ) -> std::result::Result<tonic::Response<super::NodeGetVolumeStatsResponse>, tonic::Status>;
+        ) -> std::result::Result<tonic::Response<super::NodeGetVolumeStatsResponse>, tonic::Status> {
+            Err(tonic::Status::unimplemented("Not yet implemented"))
+        }
         async fn node_get_volume_health(
             &self,
             request: tonic::Request<super::NodeGetVolumeHealthRequest>,
-        ) -> std::result::Result<tonic::Response<super::NodeGetVolumeHealthResponse>, tonic::Status>;
+        ) -> std::result::Result<tonic::Response<super::NodeGetVolumeHealthResponse>, tonic::Status> {
+            Err(tonic::Status::unimplemented("Not yet implemented"))
+        }
         async fn node_get_storage_health(
             &self,
             request: tonic::Request<super::NodeGetStorageHealthRequest>,
-        ) -> std::result::Result<tonic::Response<super::NodeGetStorageHealthResponse>, tonic::Status>;
+        ) -> std::result::Result<tonic::Response<super::NodeGetStorageHealthResponse>, tonic::Status> {
+            Err(tonic::Status::unimplemented("Not yet implemented"))
+        }
         async fn node_expand_volume(
             &self,
             request: tonic::Request<super::NodeExpandVolumeRequest>,
-        ) -> std::result::Result<tonic::Response<super::NodeExpandVolumeResponse>, tonic::Status>;
+        ) -> std::result::Result<tonic::Response<super::NodeExpandVolumeResponse>, tonic::Status> {
+            Err(tonic::Status::unimplemented("Not yet implemented"))
+        }
         async fn node_get_capabilities(
             &self,
             request: tonic::Request<super::NodeGetCapabilitiesRequest>,
-        ) -> std::result::Result<tonic::Response<super::NodeGetCapabilitiesResponse>, tonic::Status>;
+        ) -> std::result::Result<tonic::Response<super::NodeGetCapabilitiesResponse>, tonic::Status> {
+            Err(tonic::Status::unimplemented("Not yet implemented"))
+        }
         async fn node_get_info(
             &self,
             request: tonic::Request<super::NodeGetInfoRequest>,
-        ) -> std::result::Result<tonic::Response<super::NodeGetInfoResponse>, tonic::Status>;
+        ) -> std::result::Result<tonic::Response<super::NodeGetInfoResponse>, tonic::Status> {
+            Err(tonic::Status::unimplemented("Not yet implemented"))
+        }
     }
     #[derive(Debug)]
     pub struct NodeServer<T> {

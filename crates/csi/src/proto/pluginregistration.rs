@@ -132,11 +132,15 @@ pub mod registration_server {
         async fn get_info(
             &self,
             request: tonic::Request<super::InfoRequest>,
-        ) -> std::result::Result<tonic::Response<super::PluginInfo>, tonic::Status>;
+        ) -> std::result::Result<tonic::Response<super::PluginInfo>, tonic::Status> {
+            Err(tonic::Status::unimplemented("Not yet implemented"))
+        }
         async fn notify_registration_status(
             &self,
             request: tonic::Request<super::RegistrationStatus>,
-        ) -> std::result::Result<tonic::Response<super::RegistrationStatusResponse>, tonic::Status>;
+        ) -> std::result::Result<tonic::Response<super::RegistrationStatusResponse>, tonic::Status> {
+            Err(tonic::Status::unimplemented("Not yet implemented"))
+        }
     }
     #[derive(Debug)]
     pub struct RegistrationServer<T> {
