@@ -24,8 +24,8 @@ pub use kernel::{Kernel, KernelFeatures};
 pub use namespace::{NamespaceError, enter_private_namespace};
 pub use new_mount::{BindOptions, MountError, NewMount, mount_by_helper};
 pub use root::{
-    Dir, DirEntry, EntryKind, Liveness, NodeRoot, PathError, PendingUnmount, RemoveError, Standing, UnmountError,
-    UnmountHow,
+    Dir, DirEntry, EntryKind, Liveness, NodeRoot, PathError, PendingUnmount, RemoveError, RootPlace, Standing,
+    UnmountError, UnmountHow,
 };
 pub use table::{Device, Mount, MountTable, TableError, TableReader, UniqueMountId};
 pub use watch::TableWatch;

@@ -7,6 +7,7 @@
 mod child;
 mod dir;
 mod link;
+mod place;
 mod tree;
 mod unmount;
 mod walk;
@@ -20,6 +21,7 @@ use rustix::io::Errno;
 pub use child::PendingUnmount;
 pub use dir::{Dir, DirEntry, EntryKind};
 pub use link::Standing;
+pub use place::RootPlace;
 use walk::{Xdev, checked, open_beneath, split};
 pub(crate) use walk::{open_entry, open_real, path_of, proc_path};
 

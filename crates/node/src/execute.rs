@@ -25,9 +25,9 @@ use crate::{Exclusion, Operation, VolumeKey};
 #[derive(Debug)]
 pub(crate) struct Executor {
     pub(crate) host: Host,
-    pub(crate) plugins: Plugins,
+    pub(crate) plugins: Arc<Plugins>,
     /// None if no records are written, which only the benchmark of their cost wants.
-    pub(crate) store: Option<Store>,
+    pub(crate) store: Option<Arc<Store>>,
 }
 
 /// An operation with what is known of its subject.
@@ -102,8 +102,8 @@ impl Failure {
 impl Executor {
     /// Carries one operation out. Blocks as long as it takes.
     pub(crate) fn run(&self, job: &Job) -> Done {
-        let journal = Journal { store: self.store.as_ref(), changes: RefCell::default() };
-        let result = match &job.operation {
+        let journal = Journal { store: self.store.as_deref(), changes: RefCell::default() };
+        let result = self.root_is_here(&job.operation).and_then(|()| match &job.operation {
             Operation::AdmitPod { .. } => admit_pod::run(&journal, job.checkpoint.as_ref()),
             Operation::SetUp { volume, .. } => set_up::run(self, &journal, job, volume),
             Operation::MountDevice { volume, .. } => mount_device::run(self, &journal, job, volume),
@@ -112,13 +112,25 @@ impl Executor {
             }
             Operation::UnmountDevice { record, trusted, .. } => unmount_device::run(self, &journal, record, *trusted),
             Operation::ForgetPod { pod, .. } => self.with_force(job.force, || forget_pod::run(self, &journal, pod)),
-        };
+        });
         let result = result.map_err(|source| Failure {
             operation: job.operation.name(),
             subject: self.subject(&job.operation),
             source,
         });
         Done { excludes: job.operation.excludes(), changes: journal.changes.into_inner(), result }
+    }
+
+    /// Refuses what would be done beneath a root that is not at its path any more: the table would tell nothing of it.
+    fn root_is_here(&self, operation: &Operation) -> Result<(), VolumeError> {
+        if matches!(operation, Operation::AdmitPod { .. }) {
+            return Ok(());
+        }
+        let doing = "look for the node root at";
+        let path = || self.host.root.path().to_path_buf();
+        let place = self.host.root.place(&*self.table()?);
+        let place = place.map_err(|source| VolumeError::Io { doing, path: path(), source })?;
+        crate::manager::root::trouble(&self.host, &place).map_or(Ok(()), |problem| Err(VolumeError::Refused(problem)))
     }
 
     /// Carries out what undoes, and where a mount is busy because its file system is dead, takes that away by force and

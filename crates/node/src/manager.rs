@@ -9,6 +9,7 @@ mod hanging;
 mod pool;
 mod records;
 mod retry;
+pub(crate) mod root;
 mod round;
 mod watch;
 
@@ -135,6 +136,8 @@ pub struct Manager {
     wishes: BTreeMap<crate::Exclusion, (u64, String)>,
     /// Unmounts that have not come back.
     hanging: Vec<Hanging>,
+    /// Why nothing can be done, if the root is not at its path.
+    root_problem: Option<Problem>,
 }
 
 /// What has changed since the last round.
@@ -175,10 +178,10 @@ impl Manager {
             GatherError::Records(source) => ManagerError::Store(source),
             GatherError::Table(source) => ManagerError::Table(source),
         })?;
-        let plugins = Plugins::builtin();
+        let plugins = Arc::new(Plugins::builtin());
         let actual = reconstruct(&evidence, &plugins);
         let input = PlanInput::new(&plugins);
-        let store = options.records.then_some(store);
+        let store = options.records.then(|| Arc::new(store));
         let executor = Arc::new(Executor { host, plugins, store });
         let pool = Pool::new(Arc::clone(&executor), options.workers, options.operation_deadline)
             .map_err(io("make an eventfd"))?;
@@ -204,6 +207,7 @@ impl Manager {
             logged: BTreeSet::new(),
             wishes: BTreeMap::new(),
             hanging: vec![],
+            root_problem: None,
         })
     }
 
@@ -326,7 +330,7 @@ impl Manager {
     /// What failed or hangs.
     fn failures(&self) -> Vec<Problem> {
         let overdue = self.overdue().into_iter().map(|o| o.problem);
-        self.retries.problems().cloned().chain(overdue).collect()
+        self.retries.problems().cloned().chain(overdue).chain(self.root_problem.clone()).collect()
     }
 }
 

@@ -31,6 +31,7 @@ pub fn reconstruct(evidence: &Evidence, plugins: &Plugins) -> Actual {
     if let Some(tree) = &evidence.tree {
         actual.problems.extend(tree.problems.iter().cloned());
     }
+    actual.problems.extend(doubled(&mounts));
     let checkpoints = actual.checkpoints.iter().map(|c| (&c.pod.uid, c)).collect();
     let unreadable = unreadable(&mut actual.problems, evidence);
     let context = Context { evidence, plugins, mounts, checkpoints, unreadable, memo: LayoutMemo::default() };
@@ -54,6 +55,23 @@ pub fn reconstruct(evidence: &Evidence, plugins: &Plugins) -> Actual {
     actual.problems.sort_unstable();
     actual.problems.dedup();
     actual
+}
+
+/// One problem for all the mounts that show more than twice: a root that is bound onto itself once, and shared, shows each
+/// mount once more, which is usual.
+fn doubled(mounts: &Mounts<'_>) -> Option<Problem> {
+    let (seen, hidden) = mounts.below();
+    let root = mounts.root.display();
+    (hidden > seen).then(|| {
+        Problem::new(
+            "MountsDoubled",
+            format!(
+                "{hidden} mounts below {root} are copies or remains of {seen} that a path leads to: something binds a folder \
+                 above them onto itself again and again"
+            ),
+            "`refloat doctor` says more. Find what does it, then take the upper mounts off (`umount` of that folder).",
+        )
+    })
 }
 
 /// What every conclusion looks at.

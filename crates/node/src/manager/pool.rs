@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::panic::AssertUnwindSafe;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -30,7 +30,7 @@ pub(super) struct Pool {
 
 #[derive(Debug)]
 struct Shared {
-    executor: Arc<Executor>,
+    executor: RwLock<Arc<Executor>>,
     state: Mutex<State>,
     ready: Condvar,
     /// Becomes readable when a job has ended.
@@ -67,7 +67,7 @@ pub(super) struct Overdue {
 impl Pool {
     pub(super) fn new(executor: Arc<Executor>, workers: usize, deadline: Duration) -> std::io::Result<Self> {
         let wake = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        let shared = Shared { executor, state: Mutex::default(), ready: Condvar::new(), wake };
+        let shared = Shared { executor: RwLock::new(executor), state: Mutex::default(), ready: Condvar::new(), wake };
         let workers = workers.max(1);
         Ok(Self { shared: Arc::new(shared), threads: vec![], workers, deadline, next_job: 0, next_thread: 0 })
     }
@@ -100,6 +100,11 @@ impl Pool {
         self.threads.push((id, thread));
         self.shared.state().hands += 1;
         Ok(())
+    }
+
+    /// Jobs that start from now on are carried out by this one.
+    pub(super) fn use_executor(&self, executor: Arc<Executor>) {
+        *self.shared.executor.write().unwrap_or_else(PoisonError::into_inner) = executor;
     }
 
     /// Queues jobs, to be started in this order.
@@ -204,6 +209,10 @@ impl AsFd for Pool {
 }
 
 impl Shared {
+    fn executor(&self) -> Arc<Executor> {
+        Arc::clone(&self.executor.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -218,15 +227,16 @@ impl Shared {
                 return;
             }
             let Some((id, job)) = state.queue.pop_front() else { continue };
-            let subject = self.executor.subject(&job.operation);
+            let executor = self.executor();
+            let subject = executor.subject(&job.operation);
             let operation = job.operation.name();
             let excludes = job.operation.excludes();
             state
                 .running
                 .insert(id, Running { thread, since: Instant::now(), subject, operation, excludes, overdue: false });
             drop(state);
-            tracing::debug!(operation, subject = %self.executor.subject(&job.operation), reason = job.operation.reason(), "starts");
-            let done = std::panic::catch_unwind(AssertUnwindSafe(|| self.executor.run(&job)));
+            tracing::debug!(operation, subject = %executor.subject(&job.operation), reason = job.operation.reason(), "starts");
+            let done = std::panic::catch_unwind(AssertUnwindSafe(|| executor.run(&job)));
             let done = done.unwrap_or_else(|_| self.panicked(&job));
             let mut state = self.state();
             let overdue = state.running.remove(&id).is_some_and(|r| r.overdue);
@@ -252,7 +262,7 @@ impl Shared {
             changes: vec![],
             result: Err(Failure {
                 operation: job.operation.name(),
-                subject: self.executor.subject(&job.operation),
+                subject: self.executor().subject(&job.operation),
                 source: VolumeError::Refused(problem),
             }),
         }

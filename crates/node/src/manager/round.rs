@@ -79,8 +79,15 @@ impl Manager {
         }
         let news = std::mem::take(&mut self.news);
         self.look_again(&news)?;
+        let was_away = self.root_problem.is_some();
+        if !self.root_is_here()? {
+            self.plan = crate::Plan::default();
+            self.log_problems();
+            self.last_round = (Instant::now(), begun.elapsed());
+            return Ok(());
+        }
         self.actual = reconstruct(&self.evidence, &self.executor.plugins);
-        if news.manifests {
+        if news.manifests || was_away {
             self.read_desired();
         }
         self.give_up_hanging();

@@ -78,6 +78,15 @@ impl<'e> Mounts<'e> {
         self.table.stack(path).iter().any(|mount| mount.hidden())
     }
 
+    /// How many mounts below the root a path leads to, and how many it does not: copies of a root that is bound onto
+    /// itself, or what was mounted before it was.
+    pub(crate) fn below(&self) -> (usize, usize) {
+        let all = self.table.under(self.root);
+        let total = all.len();
+        let hidden = all.filter(|mount| mount.hidden()).count();
+        (total - hidden, hidden)
+    }
+
     /// The path below the node root that this path is a second spelling of, if it is a mirror of a mount there.
     pub(crate) fn mirrored(&self, mount: Mount<'_>) -> Option<PathBuf> {
         self.mirrors.iter().find_map(|(mirror, real)| {
@@ -130,6 +139,11 @@ impl<'e> Mounts<'e> {
         let id = recorded.id.filter(|_| stack.iter().all(|m| m.id().is_some()));
         if let Some(id) = id {
             let Some(place) = stack.iter().position(|m| m.id().is_some_and(|i| i.0 == id)) else {
+                // The root was bound onto itself: what a path leads to is a copy, and the recorded mount lies hidden below.
+                let hidden = self.table.by_id(UniqueMountId(id)).filter(|m| m.hidden() && m.point() == path);
+                if hidden.is_some_and(|hidden| stack.iter().all(|m| same_origin(m, &hidden))) {
+                    return Match::Ours;
+                }
                 return Match::Conflict(format!(
                     "{} is mounted there, with mount id {}; the recorded mount is {id} and is not there",
                     shown(*top),

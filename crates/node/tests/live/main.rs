@@ -15,6 +15,7 @@ mod devices;
 mod hung;
 mod life;
 mod manifests;
+mod root;
 mod running;
 mod stage;
 mod state_folder;
@@ -29,6 +30,7 @@ fn main() -> ExitCode {
         hung::TESTS,
         life::TESTS,
         manifests::TESTS,
+        root::TESTS,
         running::TESTS,
         state_folder::TESTS,
     ])

@@ -19,6 +19,7 @@ pub(crate) const TESTS: &[(&str, Test)] = &[
     ("without_privilege_it_says_so", no_privilege),
     ("the_root_may_be_a_symlink", root_symlink),
     ("the_root_may_be_a_mount", root_mount),
+    ("doctor_names_a_root_that_doubles", root_doubles),
     ("a_mount_by_hand_over_a_volume_is_not_touched", mounted_over),
     ("a_volume_unmounted_by_hand_comes_back", unmounted),
     ("a_bind_inside_an_empty_dir_keeps_its_data", bind_inside),
@@ -230,6 +231,34 @@ fn root_mount(node: &mut Node) -> Result<Verdict> {
     tool("mount", &["--bind".as_ref(), node.root.as_ref(), node.root.as_ref()])?;
     whole_life(node)?;
     nothing_left(node)?;
+    Ok(Verdict::Passed)
+}
+
+/// B27.
+fn root_doubles(node: &mut Node) -> Result<Verdict> {
+    let check = |node: &Node| -> Result<serde_json::Value> {
+        let report = node.run(&["doctor", "-o", "json"])?.json()?;
+        let checks = report["checks"].as_array().context("no list")?.clone();
+        checks.into_iter().find(|c| c["name"] == "mount-copies").context("no such check")
+    };
+    let bind = |how: &str| tool("mount", &[how.as_ref(), node.root.as_ref(), node.root.as_ref()]);
+    bind("--bind")?;
+    tool("mount", &["--make-shared".as_ref(), node.root.as_ref()])?;
+    let first = up(node)?;
+    ensure!(check(node)?["status"] == "Ok", "{}", check(node)?);
+    for _ in 0..4 {
+        bind("--rbind")?;
+    }
+    let found = check(node)?;
+    ensure!(found["status"] == "Limited", "{found}");
+    ensure!(
+        found["hint"].as_str().is_some_and(|h| h.contains("umount") && h.contains(&node.root.display().to_string()))
+    );
+    // Each volume once and as before, and the doubling once.
+    let ran = node.scan()?.expect(3)?.json()?;
+    ensure!(ran["volumes"].as_array().map(Vec::len) == first["volumes"].as_array().map(Vec::len), "{ran:#}");
+    ensure!(ran["summary"]["problems"] == serde_json::json!({"MountsDoubled": 1}), "{:#}", ran["summary"]);
+    ensure!(ran["leftovers"].as_array().is_some_and(Vec::is_empty), "{ran:#}");
     Ok(Verdict::Passed)
 }
 

@@ -132,6 +132,7 @@ fn mount_table(root: &Path) -> Vec<Check> {
             )
         });
     }
+    checks.push(copies(root, &table));
     let mut points: Vec<_> = table.iter().map(refloat_mount::Mount::point).collect();
     points.sort_unstable();
     points.dedup();
@@ -148,6 +149,29 @@ fn mount_table(root: &Path) -> Vec<Check> {
         Check::ok("mount-table", format!("{all} mounts at {distinct} places"))
     });
     checks
+}
+
+/// Whether the root was bound onto itself, so that each mount below it shows more than once.
+fn copies(root: &Path, table: &refloat_mount::MountTable) -> Check {
+    let name = "mount-copies";
+    let (all, hidden) = (table.under(root).len(), table.under(root).filter(|m| m.hidden()).count());
+    let shown = root.display();
+    if hidden == 0 {
+        return Check::ok(name, format!("each of {all} mounts below {shown} shows once"));
+    }
+    // The folder that the copies hang on: the root, or the nearest above it that has layers.
+    let layered = root.ancestors().find(|folder| table.stack(folder).len() > 1).unwrap_or(root);
+    let (layers, at) = (table.stack(layered).len(), layered.display());
+    let seen = all - hidden;
+    let message = format!(
+        "{layers} mounts lie over one another at {at}: {all} mounts below {shown}, of which a path leads to {seen}"
+    );
+    let way_out = format!(
+        "a volume that is mounted in the lower one only is hidden, and `refloat explain` says which. If nothing needs the \
+         binds, take the upper ones off, `umount -l {at}`, after stopping what binds them; if the root has to be a mount \
+         of its own, bind it once at boot (`mount --bind {at} {at}`) and do not repeat it"
+    );
+    Check::limited(name, message, way_out)
 }
 
 fn state_folder(folder: &Path) -> Check {
