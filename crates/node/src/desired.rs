@@ -8,6 +8,7 @@ mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 use refloat_record::{FsGroup, OuterSpecName, PodRef, PodSource, PodUid, RelPath, UniqueVolumeName, Verbatim};
 use refloat_volume::{Payload, PodResources, Problem, SubPathSpec, VolumeSpec};
@@ -89,6 +90,9 @@ pub struct DesiredPod {
     pub volumes: Vec<Arc<DesiredVolume>>,
     /// Those that cannot.
     pub waiting: Vec<Waiting>,
+    /// Why it is not believed yet that it wants no more than it says, if so: its file was changed a moment ago. A volume
+    /// that it does not list is *unknown* then.
+    pub unsettled: Option<String>,
     /// Why it is only known from its checkpoint, if so: it is *unknown* then, and keeps what it has.
     pub only_checkpoint: Option<String>,
 }
@@ -111,6 +115,8 @@ pub struct Desired {
     pub incomplete: Option<String>,
     /// Whether a part of the sources could not be read; if so, a pod without a checkpoint may be in it.
     pub doubt: Option<Doubt>,
+    /// When the sources are to be read again, since a part of them was changed a moment ago and is not believed yet.
+    pub settles_in: Option<Duration>,
     /// The name of the sources, for reasons ("manifests in /etc/pods").
     pub source: String,
     /// What is wrong with the sources (file, line, reason).
@@ -137,6 +143,9 @@ impl Desired {
         let (Some(pod), Wanted::Yes { by }) = (self.pods.get(&key.pod), &wanted) else { return wanted };
         if pod.volumes.iter().any(|v| v.key == *key) || pod.waiting.iter().any(|w| w.key.as_ref() == Some(key)) {
             return wanted;
+        }
+        if let Some(why) = &pod.unsettled {
+            return Wanted::Unknown { why: why.clone() };
         }
         match pod.waiting.iter().find(|w| w.key.is_none()) {
             Some(w) => Wanted::Unknown {

@@ -136,6 +136,8 @@ pub struct Manager {
     wishes: BTreeMap<crate::Exclusion, (u64, String)>,
     /// Unmounts that have not come back.
     hanging: Vec<Hanging>,
+    /// When a manifest that was changed a moment ago is settled.
+    settled_at: Option<Duration>,
     /// Why nothing can be done, if the root is not at its path.
     root_problem: Option<Problem>,
 }
@@ -208,6 +210,7 @@ impl Manager {
             wishes: BTreeMap::new(),
             hanging: vec![],
             root_problem: None,
+            settled_at: None,
         })
     }
 
@@ -224,7 +227,8 @@ impl Manager {
             self.round()?;
             let idle = self.pool.is_idle();
             let soon = self.retries.has_first_failures() && self.plan.wake_at.is_some();
-            if (idle && !soon) || Instant::now() >= end {
+            let settled = self.settled_at.is_none();
+            if (idle && !soon && settled) || Instant::now() >= end {
                 break;
             }
             self.wait(None, Some(end))?;
@@ -295,10 +299,16 @@ impl Manager {
         let at = |since_start: Duration| self.started + since_start;
         let put_off = (!self.news.is_empty() && !self.pool.is_idle() && self.options.workers > 1)
             .then(|| self.last_round.0 + self.last_round.1 * ROUND_PAUSE);
-        [self.plan.wake_at.map(at), self.next_look.map(at), self.next_give_up().map(at), put_off]
-            .into_iter()
-            .flatten()
-            .min()
+        [
+            self.plan.wake_at.map(at),
+            self.next_look.map(at),
+            self.next_give_up().map(at),
+            self.settled_at.map(at),
+            put_off,
+        ]
+        .into_iter()
+        .flatten()
+        .min()
     }
 
     fn poll(&self, stop: Option<BorrowedFd<'_>>, until: Option<Instant>) -> Result<Ready, ManagerError> {

@@ -79,6 +79,7 @@ pub(crate) fn desired_of(uids: &[&str]) -> crate::Desired {
                 .map(|(plugin, name)| std::sync::Arc::new(arbitrary::desired_volume(uid, plugin, name, None, false)))
                 .to_vec(),
             waiting: vec![],
+            unsettled: None,
             only_checkpoint: None,
         };
         (PodUid::new(uid).unwrap(), pod)
@@ -427,6 +428,7 @@ pub(crate) mod arbitrary {
                     object: checkpoint.object,
                     volumes: volumes.into_iter().map(Arc::new).collect(),
                     waiting: waiting.collect(),
+                    unsettled: None,
                     only_checkpoint: only_checkpoint.map(str::to_owned),
                 };
                 (PodUid::new(uid).unwrap(), pod)

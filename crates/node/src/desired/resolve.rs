@@ -7,6 +7,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{Pod, PodSpec, Volume};
 use refloat_record::{
@@ -48,10 +49,18 @@ pub fn resolve(folder: &Folder, checkpoints: &[PodCheckpoint], records: &[&PodVo
     let mut settled = BTreeSet::new();
     for checkpoint in checkpoints {
         let uid = &checkpoint.pod.uid;
-        if desired.pods.contains_key(uid) {
+        let fresh = fresh(folder, checkpoint);
+        if let Some(pod) = desired.pods.get_mut(uid) {
+            if let Some((why, left)) = fresh.filter(|_| pod.object != checkpoint.object) {
+                pod.unsettled = Some(why);
+                desired.settles_in = Some(desired.settles_in.map_or(left, |before| before.min(left)));
+            }
             continue;
         }
-        match doubt(folder, &objects, checkpoint) {
+        if let Some((_, left)) = &fresh {
+            desired.settles_in = Some(desired.settles_in.map_or(*left, |before| before.min(*left)));
+        }
+        match doubt(folder, &objects, checkpoint).or(fresh.map(|(why, _)| why)) {
             None => drop(settled.insert(uid.clone())),
             Some(why) => {
                 let records = by_pod.get(uid).map(Vec::as_slice).unwrap_or_default();
@@ -61,6 +70,15 @@ pub fn resolve(folder: &Folder, checkpoints: &[PodCheckpoint], records: &[&PodVo
     }
     desired.doubt = objects.incomplete().map(|why| Doubt { why: why.clone(), settled });
     desired
+}
+
+/// Why it is not believed yet what the file of this checkpoint has no more, and how long that is so: it was changed a moment
+/// ago, and may be half written.
+fn fresh(folder: &Folder, checkpoint: &PodCheckpoint) -> Option<(String, Duration)> {
+    let PodSource::Manifest { folder: from, file } = &checkpoint.source else { return None };
+    let left = folder.fresh.get(file).filter(|_| *from == folder.path)?;
+    let settle = manifests::SETTLE.as_secs();
+    Some((format!("{}/{file} was changed less than {settle} s ago, and may be half written", folder.path), *left))
 }
 
 /// Why the folder cannot tell whether the pod of this checkpoint is gone; none if it can: then it is.
@@ -110,6 +128,7 @@ fn as_admitted(checkpoint: &PodCheckpoint, records: &[&PodVolume], plugins: &Plu
                     "what is mounted stays; make the pod's manifest readable",
                 ),
             }],
+            unsettled: None,
             only_checkpoint: Some(why),
         },
     }
@@ -172,6 +191,7 @@ impl Resolver<'_> {
             object: self.pod.object.raw.clone(),
             volumes: volumes.into_iter().map(Arc::new).collect(),
             waiting,
+            unsettled: None,
             only_checkpoint,
         }
     }

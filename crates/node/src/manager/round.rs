@@ -1,7 +1,7 @@
 //! One round: takes what ended and what changed, reconstructs, plans, and starts the plan's operations.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use refloat_mount::UnmountError;
 use refloat_record::{PodCheckpoint, PodUid, RecordedMount};
@@ -77,6 +77,10 @@ impl Manager {
             self.news.pods.extend(self.watched_pods.iter().cloned());
             self.news.devices = true;
         }
+        if self.settled_at.is_some_and(|at| at <= now) {
+            self.settled_at = None;
+            self.news.manifests = true;
+        }
         let news = std::mem::take(&mut self.news);
         self.look_again(&news)?;
         let was_away = self.root_problem.is_some();
@@ -135,6 +139,8 @@ impl Manager {
         let records = &self.evidence.records.records;
         self.desired =
             crate::sources::desired(&self.options.manifests, &self.actual.checkpoints, records, &self.executor.plugins);
+        // A little later than that, so that it has passed then.
+        self.settled_at = self.desired.settles_in.map(|left| self.now() + left + Duration::from_millis(10));
         let volumes = self.desired.pods.values().flat_map(|pod| &pod.volumes);
         self.input.digests = volumes.map(|v| (v.key.clone(), digest(v))).collect();
     }

@@ -150,6 +150,8 @@ impl Planner<'_> {
         }
         let reason = match self.checkpoints.get(&pod.pod.uid) {
             None => "it is new here",
+            // What may be half written is not what is to be remembered.
+            Some(_) if pod.unsettled.is_some() => return,
             Some(old) if old.object != pod.object || old.source != pod.source || old.pod != pod.pod => "it changed",
             Some(_) => return,
         };

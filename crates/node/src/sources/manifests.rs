@@ -14,6 +14,7 @@ use std::io::Read as _;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolume, PersistentVolumeClaim, Secret};
 use refloat_record::{PodRef, SpecName, Verbatim};
@@ -26,6 +27,11 @@ pub use objects::ManifestObjects;
 pub(crate) use pod::{ContainerRef, containers};
 pub use pod::{ManifestPod, uid_of};
 
+/// How long a file must have been left alone before it is believed that something in it is gone. Whoever writes a file in
+/// place writes it in parts, and what is there in between may be well-formed: cut between two documents, or between two
+/// volumes of a pod. Editors and tools write the parts within milliseconds.
+pub const SETTLE: Duration = Duration::from_secs(1);
+
 /// All that a manifest folder says.
 #[derive(Debug, Clone, Default)]
 pub struct Folder {
@@ -36,6 +42,8 @@ pub struct Folder {
     /// The text of the files that were read but not wholly understood, by name. They may hold a pod that stood elsewhere
     /// before.
     pub doubtful: BTreeMap<String, Vec<u8>>,
+    /// The files that were changed a moment ago, with how long it takes until they count as settled ([`SETTLE`]).
+    pub fresh: BTreeMap<String, Duration>,
     /// Why the folder could not be read, if so. Every pod is unknown then.
     pub unreadable: Option<String>,
     /// What this machine has, for limits that a pod does not set.
@@ -161,10 +169,11 @@ pub fn read_folder(path: &Path) -> Folder {
             let state = match read_whole(&entry.path()) {
                 Ok(None) => continue,
                 // Whoever writes a file in place truncates it first. The pods in it must not be gone between the two.
-                Ok(Some(text)) if text.is_empty() => {
+                Ok(Some((text, _))) if text.is_empty() => {
                     FileState::Broken { line: None, reason: "it is empty, as a file is that is being written".into() }
                 }
-                Ok(Some(text)) => {
+                Ok(Some((text, left))) => {
+                    folder.fresh.extend(left.map(|left| (name.clone(), left)));
                     let state = match read_file(&name, &text) {
                         Ok(file) => FileState::Parsed(file),
                         Err(YamlError { line, reason }) => FileState::Broken { line: Some(line), reason },
@@ -186,8 +195,8 @@ pub fn read_folder(path: &Path) -> Folder {
     folder
 }
 
-/// The file's content; none if it is no regular file.
-fn read_whole(path: &Path) -> std::io::Result<Option<Vec<u8>>> {
+/// The file's content, and when it is settled if it is not yet; none if it is no regular file.
+fn read_whole(path: &Path) -> std::io::Result<Option<(Vec<u8>, Option<Duration>)>> {
     // Not blocking: opening a FIFO would wait for a writer.
     let nonblocking = i32::try_from(rustix::fs::OFlags::NONBLOCK.bits()).expect("a small constant");
     let file = std::fs::OpenOptions::new().read(true).custom_flags(nonblocking).open(path)?;
@@ -196,8 +205,15 @@ fn read_whole(path: &Path) -> std::io::Result<Option<Vec<u8>>> {
         return Ok(None);
     }
     let mut text = Vec::with_capacity(usize::try_from(meta.len()).unwrap_or(0).min(yaml::MAX_BYTES) + 1);
-    file.take(yaml::MAX_BYTES as u64 + 1).read_to_end(&mut text)?;
-    Ok(Some(text))
+    (&file).take(yaml::MAX_BYTES as u64 + 1).read_to_end(&mut text)?;
+    // Asked after reading: what was written meanwhile is seen in it. No tool can set this time back.
+    let stat = rustix::fs::fstat(&file)?;
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Realtime);
+    let age = (now.tv_sec - stat.st_ctime) * 1000 + (now.tv_nsec - stat.st_ctime_nsec.cast_signed()) / 1_000_000;
+    // A time that is yet to come is of a clock that was set back, and says nothing.
+    let age = u64::try_from(age).map(Duration::from_millis).ok();
+    let left = age.and_then(|age| SETTLE.checked_sub(age)).filter(|left| !left.is_zero());
+    Ok(Some((text, left)))
 }
 
 /// The objects in the text of the file with this name.

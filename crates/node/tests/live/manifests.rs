@@ -9,6 +9,7 @@ refloat_test_support::tests![
     a_missing_folder_takes_nothing_away,
     a_broken_manifest_keeps_its_pods,
     a_manifest_that_is_being_written_keeps_its_pods,
+    a_manifest_that_is_cut_takes_nothing_away,
     bad_manifests_stop_nothing_else,
     an_edit_through_a_symlink_is_noticed,
 ];
@@ -122,6 +123,45 @@ fn a_manifest_that_is_being_written_keeps_its_pods() {
     stage.remove_manifest("pod2.yaml");
     stage.settle_well();
     stage.assert_clean();
+}
+
+/// Written in place and in parts, each of which is well-formed: cut between two documents, and between two volumes.
+fn a_manifest_that_is_cut_takes_nothing_away() {
+    use std::io::Write;
+    let stage = Stage::new();
+    let one = pod("u1", "  - {name: data, emptyDir: {}}\n");
+    let two = pod("u2", "  - {name: first, emptyDir: {}}\n  - {name: second, emptyDir: {}}\n");
+    let whole = format!("{one}---\n{two}");
+    stage.manifest("pods.yaml", &whole);
+    stage.settle_well();
+    let folder = |pod: &str, name: &str| stage.root(&format!("pods/{pod}/volumes/kubernetes.io~empty-dir/{name}"));
+    let all = [("u1", "data"), ("u2", "first"), ("u2", "second")].map(|(pod, name)| folder(pod, name).join("file"));
+    for file in &all {
+        std::fs::write(file, "precious").unwrap();
+    }
+    let there = || all.iter().all(|file| std::fs::read(file).is_ok_and(|data| data == b"precious"));
+    let records = stage.records();
+    let manager = stage.run();
+    let path = stage.options.manifests.join("pods.yaml");
+    for cut in [one.len(), whole.len() - "  - {name: second, emptyDir: {}}\n".len()] {
+        let mut file = std::fs::File::create(&path).unwrap();
+        file.write_all(&whole.as_bytes()[..cut]).unwrap();
+        // Something else wakes the manager just then.
+        stage.manifest("other.yaml", &format!("# {cut}\n"));
+        std::thread::sleep(std::time::Duration::from_millis(500));
+        assert!(there(), "cut at {cut}");
+        file.write_all(&whole.as_bytes()[cut..]).unwrap();
+        drop(file);
+        std::thread::sleep(std::time::Duration::from_millis(1500));
+        assert!(there(), "cut at {cut}");
+    }
+    assert_eq!(stage.records(), records);
+    // What stays as it is written is believed.
+    stage.manifest("pods.yaml", &one);
+    wait_for("the end of the other pod", || !stage.root("pods/u2").exists());
+    manager.stop();
+    assert_all_mounted(&stage.settle_well(), 1);
+    assert_eq!(std::fs::read(&all[0]).unwrap(), b"precious");
 }
 
 fn bad_manifests_stop_nothing_else() {
