@@ -144,6 +144,14 @@ impl<'e> Mounts<'e> {
                 if hidden.is_some_and(|hidden| stack.iter().all(|m| same_origin(m, &hidden))) {
                     return Match::Ours;
                 }
+                // The recorded mount is nowhere: an attach that failed left its id, or somebody unmounted it. What is there
+                // is as good as it if it shows the very folder that the record names; a whole file system may be
+                // another of the same name.
+                let nowhere = self.table.by_id(UniqueMountId(id)).is_none();
+                let is_folder = !matches!(recorded.root.as_str(), "" | "/") && !recorded.fs_type.is_empty();
+                if nowhere && is_folder && agrees(*top, recorded) && stack.iter().all(|m| same_origin(m, top)) {
+                    return Match::Adopted;
+                }
                 return Match::Conflict(format!(
                     "{} is mounted there, with mount id {}; the recorded mount is {id} and is not there",
                     shown(*top),

@@ -17,6 +17,7 @@ refloat_test_support::tests![
     files_written_while_nothing_was_mounted_are_kept,
     data_of_a_pod_that_nobody_knows_is_kept,
     layers_of_the_same_volume_come_off_together,
+    sub_paths_that_were_away_during_a_restart_come_to_rest,
 ];
 
 const MEMORY: &str = "  - {name: mem, emptyDir: {medium: Memory}}\n";
@@ -202,4 +203,32 @@ fn layers_of_the_same_volume_come_off_together() {
     stage.settle_well();
     stage.assert_clean();
     assert!(data.join("keep.txt").exists());
+}
+
+/// The folder of the subPaths is moved away, mounts and all, while something else stands in its place, and comes back.
+fn sub_paths_that_were_away_during_a_restart_come_to_rest() {
+    let stage = Stage::new();
+    let text = pod("u1", "  - {name: e, emptyDir: {}}\n  - {name: m, emptyDir: {medium: Memory}}\n").replace(
+        "image: i}",
+        "image: i, volumeMounts: [{name: e, mountPath: /e, subPath: a}, {name: m, mountPath: /m, subPath: b}]}",
+    );
+    stage.manifest("pod.yaml", &text);
+    stage.settle_well();
+    let (place, away) = (stage.root("pods/u1/volume-subpaths"), stage.path("away"));
+    let mounted = |name: &str| stage.table().at(&place.join(name)).and_then(|m| m.id());
+    let before = (mounted("e/c/0"), mounted("m/c/1"));
+    assert!(before.0.is_some() && before.1.is_some(), "{:?}", stage.mounts());
+    std::fs::write(place.join("e/c/0/file"), "precious").unwrap();
+    std::fs::rename(&place, &away).unwrap();
+    std::fs::write(&place, "a file").unwrap();
+    assert!(!stage.settle().failures.is_empty());
+    std::fs::remove_file(&place).unwrap();
+    std::fs::rename(&away, &place).unwrap();
+    let outcome = stage.settle_well();
+    assert_all_mounted(&outcome, 2);
+    assert_eq!((mounted("e/c/0"), mounted("m/c/1")), before, "what the pod has was exchanged");
+    assert_eq!(std::fs::read(place.join("e/c/0/file")).unwrap(), b"precious");
+    stage.remove_manifest("pod.yaml");
+    stage.settle_well();
+    stage.assert_clean();
 }
