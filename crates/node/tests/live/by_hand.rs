@@ -215,7 +215,7 @@ fn sub_paths_that_were_away_during_a_restart_come_to_rest() {
     stage.manifest("pod.yaml", &text);
     stage.settle_well();
     let (place, away) = (stage.root("pods/u1/volume-subpaths"), stage.path("away"));
-    let mounted = |name: &str| stage.table().at(&place.join(name)).and_then(|m| m.id());
+    let mounted = |name: &str| stage.table().at(&place.join(name)).and_then(refloat_mount::Mount::id);
     let before = (mounted("e/c/0"), mounted("m/c/1"));
     assert!(before.0.is_some() && before.1.is_some(), "{:?}", stage.mounts());
     std::fs::write(place.join("e/c/0/file"), "precious").unwrap();
