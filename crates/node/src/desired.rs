@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use refloat_record::{FsGroup, OuterSpecName, PodRef, PodSource, PodUid, RelPath, UniqueVolumeName, Verbatim};
-use refloat_volume::{Payload, PodResources, Problem, SubPathSpec, VolumeSpec};
+use refloat_volume::{DriverInputs, Payload, PodResources, Problem, SubPathSpec, VolumeSpec};
 
 use crate::VolumeKey;
 
@@ -64,6 +64,8 @@ pub struct DesiredVolume {
     pub resources: Arc<PodResources>,
     /// Its content, for plugins with content.
     pub content: Option<Arc<Payload>>,
+    /// What a driver is told besides the spec, for plugins whose volumes a driver makes. Never recorded.
+    pub inputs: Option<Arc<DriverInputs>>,
 }
 
 /// A volume that a pod wants and that cannot be set up now. What is mounted of it already stays.
@@ -73,6 +75,8 @@ pub struct Waiting {
     pub outer_name: String,
     /// What identifies it, where that much is known.
     pub key: Option<VolumeKey>,
+    /// Its unique name, where that much is known.
+    pub unique_name: Option<UniqueVolumeName>,
     /// Why it has to wait.
     pub problem: Problem,
 }

@@ -3,15 +3,17 @@
 //! Reading never touches a mounted file system: folders are listed, mount points are known from the mount table,
 //! and nothing at or below a mount point is opened or stat'ed.
 
+mod drivers;
 mod inside;
 mod walk;
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use refloat_mount::{MountTable, TableError};
 use refloat_record::{BootId, Loaded, OpenError, PodUid};
-use refloat_volume::{Host, Problem};
+use refloat_volume::{ForeignFile, Host, Problem};
 
 /// What the folders below the node root say: names only.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -20,6 +22,8 @@ pub struct Tree {
     pub pods: Vec<PodTree>,
     /// Global mount folders found below `plugins/`, relative to the root.
     pub global_folders: Vec<PathBuf>,
+    /// Other programs' files beside global mounts that no record is of, by the folder that they are in.
+    pub foreign: BTreeMap<PathBuf, ForeignFile>,
     /// What could not be listed (a file where a folder should be, no permission).
     pub problems: Vec<Problem>,
 }
@@ -55,8 +59,11 @@ pub struct VolumeFolder {
     pub name: String,
     /// Whether it is a folder (else a file, symlink or the like).
     pub is_dir: bool,
-    /// Whether it has anything in it; none if that was not looked at (a mount point).
+    /// Whether it has anything in it; none if that was not looked at (a mount point). In a CSI volume's folder count the
+    /// files in `mount` and those that are nobody's.
     pub empty: Option<bool>,
+    /// Another program's file about the volume, where there is one and no record.
+    pub foreign: Option<ForeignFile>,
 }
 
 /// Everything that [`crate::reconstruct()`] concludes from.
@@ -72,6 +79,8 @@ pub struct Evidence {
     pub table: Arc<MountTable>,
     /// What the folders are called. None if they were not listed.
     pub tree: Option<Tree>,
+    /// The CSI drivers that records know and that cannot be reached, by name, with since when (where that is known).
+    pub missing_drivers: BTreeMap<String, Option<String>>,
 }
 
 /// Why evidence could not be gathered.
@@ -110,12 +119,15 @@ impl<'a> Gather<'a> {
         let records = records.map_err(GatherError::Records)?;
         let table = table.map_err(GatherError::Table)?;
         inside::look(&self.host.root, &mut tree.pods, &records.records, &table);
+        tree.foreign = inside::beside_stages(&self.host.root, &tree.global_folders, &records.records);
+        let missing_drivers = drivers::missing(&records.records, &self.host.drivers);
         Ok(Evidence {
             root: self.host.root.path().to_path_buf(),
             boot_id: self.host.boot_id.clone(),
             records,
             table,
             tree: Some(tree),
+            missing_drivers,
         })
     }
 
@@ -142,7 +154,13 @@ impl<'a> Gather<'a> {
     pub fn devices_again(self, evidence: &mut Evidence) {
         if let Some(tree) = &mut evidence.tree {
             tree.global_folders = walk::global_folders(&self.host.root, &mut tree.problems);
+            tree.foreign = inside::beside_stages(&self.host.root, &tree.global_folders, &evidence.records.records);
         }
+    }
+
+    /// Looks again which drivers can be reached, after one came or went.
+    pub fn drivers_again(self, evidence: &mut Evidence) {
+        evidence.missing_drivers = drivers::missing(&evidence.records.records, &self.host.drivers);
     }
 }
 

@@ -18,7 +18,7 @@ use refloat_mount::{MountTable, UnmountError};
 use refloat_record::{DeviceMount, PodCheckpoint, PodRef, PodVolume, Record, RecordKey, RecordedMount, RelPath, Store};
 use refloat_volume::{Forced, Host, Plugins, Problem, VolumeError};
 
-use crate::reconstruct::Mounts;
+use crate::reconstruct::{self, Mounts};
 use crate::{Exclusion, Operation, VolumeKey};
 
 /// Carries operations out on this node.
@@ -42,6 +42,10 @@ pub(crate) struct Job {
     pub(crate) adopt: Option<RecordedMount>,
     /// The pod as it is to be admitted.
     pub(crate) checkpoint: Option<PodCheckpoint>,
+    /// How many times in a row it failed before.
+    pub(crate) failures: u32,
+    /// The driver that is asked, if one is.
+    pub(crate) driver: Option<String>,
     /// Whether the mount of a dead file system may be taken away by force: its pod is gone, and an ordinary unmount has
     /// failed for long.
     pub(crate) force: Option<Force>,
@@ -108,7 +112,7 @@ impl Executor {
             Operation::SetUp { volume, .. } => set_up::run(self, &journal, job, volume),
             Operation::MountDevice { volume, .. } => mount_device::run(self, &journal, job, volume),
             Operation::TearDown { record, trusted, .. } => {
-                self.with_force(job.force, || tear_down::run(self, &journal, record, *trusted))
+                self.with_force(job.force, || tear_down::run(self, &journal, record, *trusted, job.failures))
             }
             Operation::UnmountDevice { record, trusted, .. } => unmount_device::run(self, &journal, record, *trusted),
             Operation::ForgetPod { pod, .. } => self.with_force(job.force, || forget_pod::run(self, &journal, pod)),
@@ -202,6 +206,28 @@ impl Executor {
         let table = self.table()?;
         let mounts = Mounts::new(&table, self.host.root.path());
         Ok(mounts.is_ours(&self.host.absolute(path), mount, same_boot))
+    }
+
+    /// Whether a driver confirmed the volume in this boot, and what it mounted then is what the table shows.
+    fn is_confirmed(
+        &self,
+        path: Option<&RelPath>,
+        record: Option<&PodVolume>,
+        mounted: bool,
+    ) -> Result<bool, VolumeError> {
+        let Some(record) = record.filter(|r| r.confirmed && r.boot_id == self.host.boot_id) else { return Ok(false) };
+        match (&record.mount, path) {
+            (Some(_), _) => Ok(mounted),
+            (None, Some(path)) => Ok(self.mount_at(path)?.is_none()),
+            (None, None) => Ok(true),
+        }
+    }
+
+    /// A record's words for what the table shows at this path.
+    fn mount_at(&self, path: &RelPath) -> Result<Option<RecordedMount>, VolumeError> {
+        let table = self.table()?;
+        let mounts = Mounts::new(&table, self.host.root.path());
+        Ok(reconstruct::told(&mounts.stack(&self.host.absolute(path))))
     }
 
     /// Checks after mounting that the table shows what the record announced; answers the mount with its id, which older

@@ -5,6 +5,7 @@
 //! the folders it keeps up to date by what its own operations did, so a round reads the mount table's news and the
 //! folders of the pods that were worked on, and nothing else.
 
+mod drivers;
 mod hanging;
 mod pool;
 mod records;
@@ -29,6 +30,7 @@ use crate::evidence::{Gather, GatherError, boot_id};
 use crate::execute::Executor;
 use crate::{Actual, Desired, Evidence, Plan, PlanInput, reconstruct};
 
+use drivers::DriverNews;
 use hanging::Hanging;
 use pool::Pool;
 use retry::Retries;
@@ -116,6 +118,9 @@ pub struct Manager {
     pool: Pool,
     table_watch: TableWatch,
     folder_watch: FolderWatch,
+    driver_news: Arc<DriverNews>,
+    /// Drivers that could not be registered, by their sockets.
+    refused_drivers: BTreeMap<PathBuf, Problem>,
     started: Instant,
     evidence: Evidence,
     desired: Desired,
@@ -150,6 +155,8 @@ struct News {
     /// Folders of pods to list again.
     pods: BTreeSet<PodUid>,
     devices: bool,
+    /// A driver came or went, or failed.
+    drivers: bool,
 }
 
 impl Manager {
@@ -166,12 +173,15 @@ impl Manager {
         }
         let root = NodeRoot::open(&options.root_dir).map_err(ManagerError::Root)?;
         let store = Store::open(&options.state_dir).map_err(ManagerError::Store)?;
+        let (drivers, driver_news) =
+            drivers::watch(root.given_path(), options.operation_deadline).map_err(io("watch for CSI drivers"))?;
         let host = Host {
             root,
             kernel,
             boot_id: boot_id().map_err(io("read the boot id"))?,
             tool_deadline: options.operation_deadline.mul_f64(TOOL_PART),
             table: Mutex::new(TableReader::new(kernel)),
+            drivers,
         };
         // The watches come first: what changes while evidence is gathered is looked at afterwards.
         let table_watch = TableWatch::open().map_err(io("watch the mount table"))?;
@@ -188,12 +198,14 @@ impl Manager {
         let pool = Pool::new(Arc::clone(&executor), options.workers, options.operation_deadline)
             .map_err(io("make an eventfd"))?;
         let now = Instant::now();
-        Ok(Self {
+        let mut manager = Self {
             options,
             executor,
             pool,
             table_watch,
             folder_watch,
+            driver_news,
+            refused_drivers: BTreeMap::new(),
             started: now,
             evidence,
             desired: Desired { incomplete: Some("not read yet".into()), ..Desired::default() },
@@ -211,7 +223,9 @@ impl Manager {
             hanging: vec![],
             root_problem: None,
             settled_at: None,
-        })
+        };
+        manager.remember_drivers();
+        Ok(manager)
     }
 
     /// The actual state as it was last concluded.
@@ -266,6 +280,9 @@ impl Manager {
             if ready.folder {
                 self.news.manifests |= self.folder_watch.changed();
             }
+            if ready.drivers {
+                self.take_driver_changes();
+            }
             self.take_ended();
             self.take_hanging();
             self.pool
@@ -319,6 +336,7 @@ impl Manager {
             PollFd::new(&self.pool, PollFlags::IN),
             PollFd::new(&self.table_watch, PollFlags::PRI),
             PollFd::new(&self.folder_watch, PollFlags::IN),
+            PollFd::new(&*self.driver_news, PollFlags::IN),
         ];
         fds.extend(self.hanging.iter().map(|h| PollFd::new(&h.unmount, PollFlags::IN)));
         let stop_at = fds.len();
@@ -330,7 +348,7 @@ impl Manager {
             Err(error) => return Err(ManagerError::Io { doing: "wait for changes".into(), source: error.into() }),
         }
         let ready = |index: usize| fds.get(index).is_some_and(|fd| !fd.revents().is_empty());
-        Ok(Ready { table: ready(1), folder: ready(2), stop: ready(stop_at) })
+        Ok(Ready { table: ready(1), folder: ready(2), drivers: ready(3), stop: ready(stop_at) })
     }
 
     fn now(&self) -> Duration {
@@ -354,11 +372,12 @@ impl Drop for Manager {
 struct Ready {
     table: bool,
     folder: bool,
+    drivers: bool,
     stop: bool,
 }
 
 impl News {
     fn is_empty(&self) -> bool {
-        !self.manifests && !self.table && !self.devices && self.pods.is_empty()
+        !self.manifests && !self.table && !self.devices && !self.drivers && self.pods.is_empty()
     }
 }

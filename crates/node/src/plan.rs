@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use refloat_record::{DeviceMount, PluginName, PodUid, PodVolume, UniqueVolumeName};
-use refloat_volume::Plugins;
+use refloat_volume::{Plugins, Presence, layout};
 
 pub use changed::compare;
 pub use digest::digest;
@@ -93,13 +93,19 @@ pub struct PlanInput {
     pub digests: BTreeMap<VolumeKey, u64>,
     /// The plugins whose SetUp is called once after each start ([`refloat_volume::Capabilities::verify`]).
     pub verify: BTreeSet<PluginName>,
+    /// The plugins whose volumes a driver makes ([`refloat_volume::Presence::Driver`]): what is there without a record is
+    /// asked for again, which changes nothing if it is the same.
+    pub by_driver: BTreeSet<PluginName>,
+    /// When a volume's driver wants to be asked again, for volumes whose driver does.
+    pub republish: BTreeMap<VolumeKey, Duration>,
 }
 
 impl PlanInput {
     /// The input at the manager's start, with what these plugins can do.
     pub fn new(plugins: &Plugins) -> Self {
         let verify = plugins.iter().filter(|p| p.capabilities().verify).map(refloat_volume::Plugin::name).collect();
-        Self { verify, ..Self::default() }
+        let by_driver = plugins.iter().filter(|p| p.capabilities().presence == Presence::Driver);
+        Self { verify, by_driver: by_driver.map(refloat_volume::Plugin::name).collect(), ..Self::default() }
     }
 }
 
@@ -138,7 +144,13 @@ impl Operation {
                 std::iter::once(own).chain(device.then(|| Exclusion::Device(volume.unique_name.clone()))).collect()
             }
             Self::MountDevice { volume, .. } => vec![Exclusion::Device(volume.unique_name.clone())],
-            Self::TearDown { key, .. } => vec![Exclusion::Volume(key.clone())],
+            Self::TearDown { key, record, .. } => {
+                let own = Exclusion::Volume(key.clone());
+                // A volume that pods share: its driver is asked one thing of it at a time.
+                let shared =
+                    record.unique_name != layout::unique_name_of_pod(&record.pod, &record.plugin, &record.spec_name);
+                std::iter::once(own).chain(shared.then(|| Exclusion::Device(record.unique_name.clone()))).collect()
+            }
             Self::UnmountDevice { record, .. } => vec![Exclusion::Device(record.unique_name.clone())],
         }
     }

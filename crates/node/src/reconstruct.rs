@@ -4,9 +4,11 @@
 //! volume meets in one place and is concluded there (`volumes`). The mount table decides whether something is
 //! mounted, the boot id whether it still could be, the record what it is and how it is undone, the folders the rest.
 
+mod by_driver;
 mod devices;
 mod leftovers;
 mod mounts;
+mod stages;
 mod volumes;
 
 use std::collections::HashMap;
@@ -15,7 +17,7 @@ use refloat_record::{PodCheckpoint, PodUid, Record, RecordKey, UnreadableReason}
 use refloat_volume::{LayoutMemo, Plugins, Problem};
 
 pub(crate) use devices::references;
-pub(crate) use mounts::Mounts;
+pub(crate) use mounts::{Mounts, told};
 
 use crate::{Actual, ActualVolume, Evidence, RecordState};
 

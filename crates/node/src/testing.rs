@@ -134,6 +134,7 @@ pub(crate) fn world() -> crate::Actual {
         records: refloat_record::Loaded { records, unreadable: vec![] },
         table: std::sync::Arc::new(refloat_mount::MountTable::from_mountinfo(lines.join("\n").as_bytes()).0),
         tree: Some(crate::Tree { pods: vec![pod("u4", true), pod("u5", false)], ..crate::Tree::default() }),
+        missing_drivers: std::collections::BTreeMap::new(),
     };
     crate::reconstruct(&evidence, &refloat_volume::Plugins::builtin())
 }
@@ -281,6 +282,7 @@ pub(crate) mod arbitrary {
                 name: name.into(),
                 is_dir: is_dir || name != "w",
                 empty,
+                foreign: None,
             },
         );
         let ready = vec(select(&["v", "wrapped_v", "pv", "wrapped_w", "zzz"][..]).prop_map(str::to_owned), 0..3);
@@ -310,7 +312,7 @@ pub(crate) mod arbitrary {
             (vec(pod, 0..4), global).prop_map(|(mut pods, global_folders)| {
                 pods.sort_by(|a, b| a.path.cmp(&b.path));
                 pods.dedup_by(|a, b| a.path == b.path);
-                Tree { pods, global_folders, problems: vec![] }
+                Tree { pods, global_folders, ..Tree::default() }
             }),
         )
     }
@@ -338,6 +340,7 @@ pub(crate) mod arbitrary {
                 records: Loaded { records, unreadable },
                 table: Arc::new(MountTable::from_mountinfo(&lines).0),
                 tree,
+                missing_drivers: std::collections::BTreeMap::new(),
             }
         })
     }
@@ -398,6 +401,7 @@ pub(crate) mod arbitrary {
                 let file = refloat_volume::PayloadFile { data: vec![byte], mode: 0o644 };
                 Arc::new(Payload { files: [("f".to_owned(), file)].into(), ..Payload::default() })
             }),
+            inputs: None,
         }
     }
 
@@ -420,6 +424,7 @@ pub(crate) mod arbitrary {
                 let waiting = waiting.into_iter().map(|key| Waiting {
                     outer_name: "late".into(),
                     key: key.map(|(plugin, name)| desired_volume(uid, plugin, name, None, false).key),
+                    unique_name: None,
                     problem: Problem::new("ConfigMapMissing", "there is no such configMap", "make it"),
                 });
                 let pod = DesiredPod {

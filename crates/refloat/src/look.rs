@@ -122,6 +122,7 @@ pub(crate) fn gather(settings: &Settings) -> Result<Evidence, Failure> {
         boot_id: boot_id()?,
         tool_deadline: Duration::ZERO,
         table: Mutex::new(TableReader::new(kernel)),
+        drivers: refloat_csi::Drivers::none(),
     };
     Gather::new(&host)
         .read(|| Store::read(&settings.state_dir))

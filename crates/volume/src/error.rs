@@ -106,6 +106,9 @@ pub enum VolumeError {
         #[source]
         source: std::io::Error,
     },
+    /// A CSI driver could not be asked, or did not do it.
+    #[error(transparent)]
+    Driver(#[from] refloat_csi::CallError),
     /// The world is not as this volume needs it; a person has to look. Carries a stable code and a hint.
     #[error("{}", .0.message)]
     Refused(Problem),
@@ -262,8 +265,39 @@ impl VolumeError {
                 ),
                 _ => ("SystemError", "Look at the path named in the message and into the kernel log. It is retried."),
             },
+            Self::Driver(error) => driver_words(error),
             Self::Refused(_) => ("Refused", "See the message."),
         }
+    }
+}
+
+/// Code and hint for what a driver did, or did not.
+fn driver_words(error: &refloat_csi::CallError) -> (&'static str, &'static str) {
+    use refloat_csi::{CallErrorKind, Outcome};
+    match (&error.kind, error.outcome) {
+        (CallErrorKind::NotRegistered | CallErrorKind::NotConnected { .. }, _) => (
+            "DriverMissing",
+            "Look whether the driver's pod runs on this node. The volume is kept as it is, and it goes on as soon as the \
+             driver is back.",
+        ),
+        (CallErrorKind::OtherDriver { .. }, _) => (
+            "OtherDriver",
+            "The driver was renamed, or another one took its socket. Run a driver of the recorded name on this node: only \
+             it knows the volume.",
+        ),
+        (CallErrorKind::Deadline(_), _) => (
+            "DriverTimeout",
+            "The driver may still be at it. Look into its log; it is asked again, with growing pauses. Other drivers' \
+             volumes do not wait for it.",
+        ),
+        (_, Outcome::Final) => {
+            ("DriverRefused", "Look into the driver's log for why; it is asked again, with growing pauses.")
+        }
+        _ => (
+            "DriverFailed",
+            "The driver may have done a part of it, so the volume is uncertain until the driver has answered again; it is \
+             asked with growing pauses. Look into its log.",
+        ),
     }
 }
 

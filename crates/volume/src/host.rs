@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use refloat_csi::Drivers;
 use refloat_mount::{Kernel, MountTable, NodeRoot, TableError, TableReader};
 use refloat_record::{BootId, RecordedMount, RelPath};
 
@@ -21,6 +22,8 @@ pub struct Host {
     pub tool_deadline: Duration,
     /// Reads the table.
     pub table: Mutex<TableReader>,
+    /// The CSI drivers of this node; [`Drivers::none`] for those who only look.
+    pub drivers: Drivers,
 }
 
 impl Host {

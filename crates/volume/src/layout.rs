@@ -16,6 +16,21 @@ pub const VOLUME_SUBPATHS: &str = "volume-subpaths";
 /// `plugins`, below the root and below a pod's folder.
 pub const PLUGINS: &str = "plugins";
 
+/// The name of the CSI plugin. A CSI volume's mount is one level deeper than its folder, at [`CSI_MOUNT`], and the
+/// kubelet's file about it beside that, [`VOL_DATA`].
+///
+/// # Source
+/// `GetPath` of the kubelet's `csiMountMgr`.
+pub const CSI: &str = "kubernetes.io/csi";
+/// Its folder below `volumes/`.
+pub const CSI_FOLDER: &str = "kubernetes.io~csi";
+/// `mount`, in a CSI volume's folder.
+pub const CSI_MOUNT: &str = "mount";
+/// `globalmount`, in the folder of a staged CSI volume.
+pub const CSI_GLOBAL_MOUNT: &str = "globalmount";
+/// `vol_data.json`, in a CSI volume's folder and beside a global mount.
+pub const VOL_DATA: &str = "vol_data.json";
+
 fn rel(text: String) -> RelPath {
     RelPath::new(text).expect("made of names that hold no slash and are not dots")
 }

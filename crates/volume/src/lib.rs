@@ -34,8 +34,9 @@ pub use object::{Lookup, NodeFacts, Object, Objects};
 pub use payload::{ContentError, Payload, PayloadFile};
 pub use plugin::{
     Announced, Announcer, Capabilities, DeviceAnnouncer, DeviceOutcome, FoundVolume, LayoutMemo, MountDevice, Plugin,
-    Plugins, Presence, Rebuilt, RebuiltSpec, Reconstruction, SetUp, TearDown, UnmountDevice,
+    Plugins, Presence, Rebuilt, RebuiltDevice, RebuiltSpec, Reconstruction, Recorded, SetUp, TearDown, UnmountDevice,
 };
+pub use plugins::csi::{DriverInputs, ForeignFile};
 pub use pod_resources::{PodResources, PodResourcesError};
 pub use quantity::{Quantity, QuantityError};
 pub use spec::{SpecSource, SubPathSpec, VolumeSpec};

@@ -9,7 +9,8 @@ use refloat_record::{
 };
 
 use crate::{
-    ContentError, Host, Objects, Payload, PodResources, Problem, SpecError, SpecSource, VolumeError, VolumeSpec,
+    ContentError, DriverInputs, ForeignFile, Host, Objects, Payload, PodResources, Problem, SpecError, SpecSource,
+    VolumeError, VolumeSpec,
 };
 
 /// How a plugin's volumes can be known again.
@@ -32,6 +33,9 @@ pub enum Presence {
     Marker,
     /// The record itself: nothing is made below the pod's folder.
     Record,
+    /// A driver said so: the record is confirmed in this boot, and the recorded mount, if there is one, is in the mount
+    /// table. What is not confirmed is set up again, or undone; both are idempotent.
+    Driver,
 }
 
 /// What a plugin can do, as data.
@@ -68,6 +72,8 @@ pub struct FoundVolume<'a> {
     pub table: &'a MountTable,
     /// What was found out for other volumes in the same table.
     pub memo: &'a LayoutMemo,
+    /// Another program's file that says what the volume is, where there is one.
+    pub foreign: Option<&'a ForeignFile>,
 }
 
 /// What plugins found out of one mount table and may meet again: thousands of volumes may show one folder of the host.
@@ -84,6 +90,50 @@ pub struct Rebuilt {
     pub spec: RebuiltSpec,
     /// The fields that nobody could tell, as paths (`emptyDir.sizeLimit`).
     pub lost: Vec<&'static str>,
+    /// The plugin's own name for the volume, if it is one that pods share and could be told.
+    pub volume_name: Option<String>,
+    /// What the plugin's record would have to find its way back, as far as that could be told.
+    pub provider_info: Option<Verbatim>,
+}
+
+/// A device rebuilt without a record.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RebuiltDevice {
+    /// The plugin's own name for the volume.
+    pub volume_name: String,
+    /// What the plugin's record would have to find its way back.
+    pub provider_info: Verbatim,
+}
+
+/// What a record says of a volume or device, for who only needs that.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Recorded<'a> {
+    /// The `PersistentVolume`.
+    pub persistent_volume: Option<&'a Verbatim>,
+    /// The pod's `volumes[x]` entry.
+    pub volume: Option<&'a Verbatim>,
+    /// What the plugin wrote to find its way back.
+    pub provider_info: Option<&'a Verbatim>,
+}
+
+impl<'a> From<&'a PodVolume> for Recorded<'a> {
+    fn from(record: &'a PodVolume) -> Self {
+        Self {
+            persistent_volume: record.persistent_volume.as_ref(),
+            volume: Some(&record.volume),
+            provider_info: record.provider_info.as_ref(),
+        }
+    }
+}
+
+impl<'a> From<&'a DeviceMountRecord> for Recorded<'a> {
+    fn from(record: &'a DeviceMountRecord) -> Self {
+        Self {
+            persistent_volume: record.persistent_volume.as_ref(),
+            volume: record.volume.as_ref(),
+            provider_info: record.provider_info.as_ref(),
+        }
+    }
 }
 
 /// What kind of spec was rebuilt.
@@ -164,6 +214,39 @@ pub trait Plugin: Send + Sync + std::fmt::Debug {
         Ok(None)
     }
 
+    /// What a driver is told besides the spec: looked up when the pod is admitted, and never recorded. For plugins whose
+    /// volumes a driver makes.
+    fn inputs(
+        &self,
+        spec: &VolumeSpec,
+        pod: &k8s_openapi::api::core::v1::Pod,
+        pod_ref: &PodRef,
+        objects: &dyn Objects,
+    ) -> Result<Option<DriverInputs>, ContentError> {
+        let _ = (spec, pod, pod_ref, objects);
+        Ok(None)
+    }
+
+    /// The driver that is asked for this volume, if one is.
+    fn driver(&self, spec: &VolumeSpec) -> Option<String> {
+        let _ = spec;
+        None
+    }
+
+    /// The driver that is asked to undo what a record describes, if one is.
+    fn recorded_driver(&self, recorded: Recorded<'_>) -> Option<String> {
+        let _ = recorded;
+        None
+    }
+
+    /// Rebuilds a device without a record, from another program's file beside its global mount. `rel` is the global
+    /// mount's path relative to the node root. `Err` says why the file cannot be believed.
+    #[allow(clippy::wrong_self_convention)] // says what the device is made from; the plugin makes it
+    fn device_from_foreign(&self, rel: &RelPath, foreign: &ForeignFile) -> Option<Result<RebuiltDevice, String>> {
+        let _ = (rel, foreign);
+        None
+    }
+
     /// Mounts the device at its global path. Called only for device-mountable plugins. Idempotent.
     fn mount_device(&self, step: MountDevice<'_>) -> Result<DeviceOutcome, VolumeError> {
         let _ = step;
@@ -200,6 +283,9 @@ pub trait Announcer {
 
     /// The same for a block volume, which has no mount at its own path.
     fn announce_block(&self, block: RecordedBlock, provider_info: Option<Verbatim>) -> Result<(), VolumeError>;
+    /// Writes the record before a driver is asked to make the volume: with this provider info, and not confirmed. Its mount
+    /// stays as it was.
+    fn announce_call(&self, provider_info: Verbatim) -> Result<(), VolumeError>;
 }
 
 /// What SetUp is given.
@@ -218,12 +304,16 @@ pub struct SetUp<'a> {
     pub content: Option<&'a Payload>,
     /// What the pod may use, for volumes that are a part of it.
     pub resources: &'a PodResources,
+    /// What a driver is told besides, for plugins with [`Plugin::inputs`].
+    pub inputs: Option<&'a DriverInputs>,
     /// The device's record, if MountDevice mounted one.
     pub device: Option<&'a DeviceMountRecord>,
     /// The volume's record as it was before this SetUp, if it had one.
     pub record: Option<&'a PodVolume>,
     /// Whether the table shows at `path`, on top, the mount of that record (of a block volume: at its map path).
     pub mounted: bool,
+    /// Whether a driver confirmed the volume in this boot, and what it mounted then is still there.
+    pub confirmed: bool,
     /// Writes the record.
     pub announcer: &'a dyn Announcer,
 }
@@ -258,6 +348,13 @@ impl<'a> SetUp<'a> {
         provider_info: Option<Verbatim>,
     ) -> Result<Announced<'a>, VolumeError> {
         self.announcer.announce_block(block, provider_info)?;
+        Ok(Announced { host: self.host, path: self.path })
+    }
+
+    /// Makes the record durable before a driver is asked to make the volume. Until the driver has answered and the mount
+    /// table was looked at, the volume is uncertain.
+    pub fn announce_call(&self, provider_info: Verbatim) -> Result<Announced<'a>, VolumeError> {
+        self.announcer.announce_call(provider_info)?;
         Ok(Announced { host: self.host, path: self.path })
     }
 }
@@ -300,10 +397,16 @@ pub struct MountDevice<'a> {
     pub spec: &'a VolumeSpec,
     /// The global mount path.
     pub path: &'a RelPath,
+    /// The group for its files, for drivers that give it to them.
+    pub fs_group: Option<FsGroup>,
+    /// What a driver is told besides, for plugins with [`Plugin::inputs`].
+    pub inputs: Option<&'a DriverInputs>,
     /// The device's record as it was before, if it had one.
     pub record: Option<&'a DeviceMountRecord>,
     /// Whether the table shows at `path`, on top, the mount of that record.
     pub mounted: bool,
+    /// Whether a driver confirmed the device in this boot, and what it mounted then is still there.
+    pub confirmed: bool,
     /// Writes the record.
     pub announcer: &'a dyn DeviceAnnouncer,
 }
@@ -317,6 +420,10 @@ pub trait DeviceAnnouncer {
         mount: Option<RecordedMount>,
         provider_info: Option<Verbatim>,
     ) -> Result<(), VolumeError>;
+
+    /// Writes the record before a driver is asked to make the device: with this provider info, and not confirmed. Its
+    /// mount stays as it was.
+    fn announce_call(&self, provider_info: Verbatim) -> Result<(), VolumeError>;
 }
 
 impl<'a> MountDevice<'a> {
@@ -335,6 +442,12 @@ impl<'a> MountDevice<'a> {
         self.announcer.announce(device, mount, provider_info)?;
         Ok(Announced { host: self.host, path: Some(self.path) })
     }
+
+    /// As [`SetUp::announce_call`].
+    pub fn announce_call(&self, provider_info: Verbatim) -> Result<Announced<'a>, VolumeError> {
+        self.announcer.announce_call(provider_info)?;
+        Ok(Announced { host: self.host, path: Some(self.path) })
+    }
 }
 
 /// What TearDown is given.
@@ -346,6 +459,8 @@ pub struct TearDown<'a> {
     pub record: &'a PodVolume,
     /// Whether the record was really read from the store. Without one, no file content is ever deleted.
     pub trusted: bool,
+    /// How many times in a row it failed before, since the manager's start.
+    pub failures: u32,
 }
 
 /// What UnmountDevice is given.

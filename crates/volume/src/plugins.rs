@@ -1,6 +1,7 @@
 //! The plugins, one module each.
 
 pub mod config_map;
+pub mod csi;
 pub mod downward_api;
 pub mod empty_dir;
 pub mod host_path;
@@ -20,6 +21,7 @@ use crate::Plugin;
 pub(crate) fn all() -> Vec<Box<dyn Plugin>> {
     vec![
         Box::new(config_map::ConfigMap),
+        Box::new(csi::Csi),
         Box::new(downward_api::DownwardApi),
         Box::new(empty_dir::EmptyDir),
         Box::new(host_path::HostPath),

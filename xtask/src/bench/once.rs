@@ -20,6 +20,7 @@ pub(super) fn scan(root: &Path, state: &Path) -> Result<()> {
         boot_id: refloat_node::evidence::boot_id()?,
         tool_deadline: Duration::ZERO,
         table: Mutex::new(TableReader::new(kernel)),
+        drivers: refloat_csi::Drivers::none(),
     };
     let evidence = Gather::new(&host).read(|| Store::read(state)).context("cannot gather")?;
     end(&reconstruct(&evidence, &Plugins::builtin()))

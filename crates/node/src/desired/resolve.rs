@@ -122,6 +122,7 @@ fn as_admitted(checkpoint: &PodCheckpoint, records: &[&PodVolume], plugins: &Plu
             waiting: vec![Waiting {
                 outer_name: String::new(),
                 key: None,
+                unique_name: None,
                 problem: Problem::new(
                     "CheckpointUnusable",
                     format!("the checkpoint of pod {}/{}: {error}", checkpoint.pod.namespace, checkpoint.pod.name),
@@ -154,6 +155,12 @@ impl Objects for NotAsked<'_> {
         self.answer()
     }
     fn persistent_volume(&self, _: &str) -> Lookup<Arc<Object<k8s_openapi::api::core::v1::PersistentVolume>>> {
+        self.answer()
+    }
+    fn csi_driver(&self, _: &str) -> Lookup<Arc<k8s_openapi::api::storage::v1::CSIDriver>> {
+        self.answer()
+    }
+    fn volume_attachment(&self, _: &str, _: &str) -> Lookup<Arc<k8s_openapi::api::storage::v1::VolumeAttachment>> {
         self.answer()
     }
 }
@@ -235,7 +242,7 @@ impl Resolver<'_> {
             old.outer_names[0].as_str()
         );
         let problem = Problem::new("SameFolderTwice", message, "rename the volume in the pod");
-        waiting.push(Waiting { outer_name: name, key: Some(new.key), problem });
+        waiting.push(Waiting { outer_name: name, key: Some(new.key), unique_name: Some(new.unique_name), problem });
     }
 
     fn shown(&self) -> String {
@@ -251,7 +258,12 @@ impl Resolver<'_> {
         let outer = entry.typed.name.clone();
         let shown = self.shown();
         let wait = |key: Option<VolumeKey>, problem: Problem| {
-            Box::new(Waiting { outer_name: outer.clone(), key, problem: about(problem, &outer, &shown) })
+            Box::new(Waiting {
+                outer_name: outer.clone(),
+                key,
+                unique_name: None,
+                problem: about(problem, &outer, &shown),
+            })
         };
         let bad = |key: Option<VolumeKey>| {
             let wait = &wait;
@@ -268,24 +280,31 @@ impl Resolver<'_> {
         let some = Some(key.clone());
         self.check_use(&outer, plugin, mode).map_err(|p| wait(some.clone(), p))?;
         plugin.check(&spec).map_err(bad(some.clone()))?;
-        let unique_name = if plugin.capabilities().device_mountable {
+        let device_mount_path = plugin.device_mount_path(&spec);
+        let unique_name = if plugin.capabilities().device_mountable && device_mount_path.is_some() {
             let volume = plugin.volume_name(&spec).map_err(bad(some.clone()))?;
             layout::unique_name_of_device(&spec.plugin, &volume).map_err(name).map_err(bad(some.clone()))?
         } else {
             layout::unique_name_of_pod(pod, &spec.plugin, &spec.spec_name)
         };
-        let fs_group = self.fs_group().map_err(|p| wait(some.clone(), p))?;
-        let resources = resources.clone().map_err(|error| {
-            let problem = Problem::new("BadSpec", error_chain(&error), "correct the pod's resources");
-            wait(some.clone(), problem)
-        })?;
-        let sub_paths = self.sub_paths(&outer).map_err(|p| wait(some.clone(), p))?;
+        // From here on it is known which device it would be on.
+        let wait = |problem: Problem| {
+            let unique_name = Some(unique_name.clone());
+            Box::new(Waiting { unique_name, ..*wait(some.clone(), problem) })
+        };
+        let fs_group = self.fs_group().map_err(wait)?;
+        let resources = resources
+            .clone()
+            .map_err(|error| wait(Problem::new("BadSpec", error_chain(&error), "correct the pod's resources")))?;
+        let sub_paths = self.sub_paths(&outer).map_err(wait)?;
         let content = if plugin.capabilities().content {
             let content = plugin.content(&spec, &self.pod.object.typed, pod, self.lookups);
-            content.map_err(|e| wait(some, e.0))?.map(Arc::new)
+            content.map_err(|e| wait(e.0))?.map(Arc::new)
         } else {
             None
         };
+        let inputs = plugin.inputs(&spec, &self.pod.object.typed, pod, self.lookups);
+        let inputs = inputs.map_err(|e| wait(e.0))?.map(Arc::new);
         Ok(DesiredVolume {
             key,
             pod: pod.clone(),
@@ -293,11 +312,12 @@ impl Resolver<'_> {
             unique_name,
             path: plugin.path(pod, &spec),
             host_path: plugin.host_path(&spec),
-            device_mount_path: plugin.device_mount_path(&spec),
+            device_mount_path,
             fs_group,
             sub_paths,
             resources,
             content,
+            inputs,
             spec,
         })
     }

@@ -4,18 +4,20 @@
 //! empty from full, since files that nobody's record knows are kept; so is the folder of a recorded mount that is
 //! not there, since mounting over files would hide them.
 
+use std::collections::{BTreeMap, HashSet};
 use std::ffi::CString;
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use refloat_mount::{MountTable, NodeRoot};
-use refloat_record::{PodUid, Record, VolumeMode};
-use refloat_volume::layout;
+use refloat_record::{PodUid, PodVolume, Record, VolumeMode};
+use refloat_volume::plugins::csi::{TEMPORARY_VOL_DATA, look_for_vol_data};
+use refloat_volume::{ForeignFile, layout};
 use rustix::fs::{FileType, OFlags};
 
-use super::PodTree;
 use super::walk::{Entry, Lister, open};
+use super::{PodTree, VolumeFolder};
 
 /// How deep a gone pod's folder is searched for files. The kubelet's own folders are four deep.
 const DEPTH: usize = 16;
@@ -53,10 +55,14 @@ fn look_at(root: &NodeRoot, pods: &mut [PodTree], records: &[Record], table: &Mo
     for pod in pods {
         let of_pod = pod.uid.as_ref().map_or(&[][..], |uid| volumes_of(records, uid));
         for folder in pod.volumes.iter_mut().filter(|f| f.is_dir) {
-            if is_recorded_as_folder(of_pod, &folder.plugin, &folder.name) {
+            let rel = pod.path.join(layout::VOLUMES).join(&folder.plugin).join(&folder.name);
+            if folder.plugin == layout::CSI_FOLDER {
+                csi(root, folder, &rel, record_of(of_pod, &folder.plugin, &folder.name), table);
                 continue;
             }
-            let rel = pod.path.join(layout::VOLUMES).join(&folder.plugin).join(&folder.name);
+            if record_of(of_pod, &folder.plugin, &folder.name).is_some_and(|record| record.mount.is_none()) {
+                continue;
+            }
             if table.at(&root.path().join(&rel)).is_none() {
                 folder.empty = root.list(&rel).ok().flatten().map(|entries| entries.is_empty());
             }
@@ -68,8 +74,8 @@ fn look_at(root: &NodeRoot, pods: &mut [PodTree], records: &[Record], table: &Mo
     }
 }
 
-/// Whether one of a pod's records, which are sorted by key, says that the folder is the volume itself.
-fn is_recorded_as_folder(of_pod: &[Record], plugin: &str, name: &str) -> bool {
+/// The record of a volume, of one pod's records, which are sorted by key.
+fn record_of<'r>(of_pod: &'r [Record], plugin: &str, name: &str) -> Option<&'r PodVolume> {
     let unescaped = |byte: u8| if byte == b'~' { b'/' } else { byte };
     let found = of_pod.binary_search_by(|record| match record {
         Record::PodVolume(volume) => volume
@@ -81,7 +87,58 @@ fn is_recorded_as_folder(of_pod: &[Record], plugin: &str, name: &str) -> bool {
             .then_with(|| volume.mode.cmp(&VolumeMode::Filesystem)),
         Record::DeviceMount(_) | Record::PodCheckpoint(_) | Record::Driver(_) => std::cmp::Ordering::Less,
     });
-    found.is_ok_and(|index| matches!(&of_pod[index], Record::PodVolume(volume) if volume.mount.is_none()))
+    match &of_pod[found.ok()?] {
+        Record::PodVolume(volume) => Some(volume),
+        Record::DeviceMount(_) | Record::PodCheckpoint(_) | Record::Driver(_) => None,
+    }
+}
+
+/// Looks into a CSI volume's folder, unless what its driver confirmed is there. The mount itself is not looked into.
+fn csi(root: &NodeRoot, folder: &mut VolumeFolder, rel: &Path, record: Option<&PodVolume>, table: &MountTable) {
+    let mount = rel.join(layout::CSI_MOUNT);
+    let absolute = root.path().join(&mount);
+    let mounted = table.at(&absolute).is_some();
+    if record.is_some_and(|record| record.confirmed && mounted == record.mount.is_some()) {
+        return;
+    }
+    let Ok(Some(dir)) = root.open_dir(rel) else { return };
+    if record.is_none() {
+        folder.foreign = look_for_vol_data(&dir);
+    }
+    let Ok(entries) = dir.entries() else { return };
+    let known = [layout::CSI_MOUNT, layout::VOL_DATA, TEMPORARY_VOL_DATA];
+    let nobodys = entries.iter().any(|entry| entry.name.to_str().is_none_or(|name| !known.contains(&name)));
+    // Those of a driver that mounts nothing are its own; what lies beside a mount deeper down is not told from it.
+    let own = record.is_some_and(|record| record.confirmed && record.mount.is_none());
+    if mounted || own || table.under(&absolute).next().is_some() {
+        folder.empty = nobodys.then_some(false);
+        return;
+    }
+    let inside = root.list(&mount).ok().flatten().is_some_and(|entries| !entries.is_empty());
+    folder.empty = Some(!nobodys && !inside);
+}
+
+/// The kubelet's files beside staged CSI volumes that no record is of.
+pub(super) fn beside_stages(
+    root: &NodeRoot,
+    folders: &[PathBuf],
+    records: &[Record],
+) -> BTreeMap<PathBuf, ForeignFile> {
+    let recorded: HashSet<&Path> = records
+        .iter()
+        .filter_map(|record| match record {
+            Record::DeviceMount(device) => Some(device.device_mount_path.as_path()),
+            Record::PodVolume(_) | Record::PodCheckpoint(_) | Record::Driver(_) => None,
+        })
+        .collect();
+    let stages = folders.iter().filter(|f| f.ends_with(layout::CSI_GLOBAL_MOUNT) && !recorded.contains(f.as_path()));
+    stages
+        .filter_map(|stage| {
+            let folder = stage.parent()?;
+            let dir = root.open_dir(folder).ok()??;
+            Some((folder.to_path_buf(), look_for_vol_data(&dir)?))
+        })
+        .collect()
 }
 
 /// Whether any file that is no marker lies in the pod's folder outside `volumes/*/*`.

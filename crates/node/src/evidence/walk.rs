@@ -191,6 +191,7 @@ impl Walk<'_> {
                     name: text.to_owned(),
                     is_dir: is_dir(&dir, &name),
                     empty: None,
+                    foreign: None,
                 });
             }
         }
@@ -269,7 +270,7 @@ fn is_dir(at: impl AsFd, entry: &Entry) -> bool {
 pub(super) fn tree(root: &NodeRoot) -> Tree {
     let mut walk = Walk::new(root);
     let global_folders = global_folders(root, &mut walk.problems);
-    let mut tree = Tree { pods: vec![], global_folders, problems: vec![] };
+    let mut tree = Tree { global_folders, ..Tree::default() };
     let listed = root.open_dir(Path::new(layout::PODS)).map(|dir| {
         dir.map(|dir| {
             walk.lister.entries(&dir).map(|entries| (dir, entries)).map_err(|e| (e, root.path().join("pods")))
@@ -357,7 +358,7 @@ pub(super) fn global_folders(root: &NodeRoot, problems: &mut Vec<Problem>) -> Ve
 }
 
 impl Walk<'_> {
-    /// `csi/<driver>/<hash>/globalmount`.
+    /// `csi/<driver>/<hash>/globalmount`, and `csi/pv/<persistent volume>/globalmount` of kubelets before 1.24.
     fn csi_stages(&mut self, dir: impl AsFd, csi: &Entry, path: &Path, found: &mut Vec<PathBuf>) {
         let Some((dir, drivers)) = self.list(dir, &csi.name, path) else { return };
         for driver in drivers.iter().filter(|d| d.name.as_c_str() != c"volumeDevices") {
@@ -366,7 +367,8 @@ impl Walk<'_> {
             for stage in stages {
                 let path = path.join(stage.path());
                 let Some((_, names)) = self.list(&dir, &stage.name, &path) else { continue };
-                if names.iter().any(|n| n.name.as_c_str() == c"globalmount") {
+                // The kubelet's file may be all that a crash left.
+                if names.iter().any(|n| matches!(n.text(), Some(layout::CSI_GLOBAL_MOUNT | layout::VOL_DATA))) {
                     found.push(path.join("globalmount"));
                 }
             }

@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 
 use refloat_record::{DeviceMount, Record, RecordKey, RecordedMount, Verbatim};
-use refloat_volume::{DeviceAnnouncer, DeviceOutcome, MountDevice, Problem, UnmountDevice, VolumeError};
+use refloat_volume::{DeviceAnnouncer, DeviceOutcome, MountDevice, Presence, Problem, UnmountDevice, VolumeError};
 
 use super::{Executor, Job, Journal, Success};
 use crate::DesiredVolume;
@@ -32,6 +32,18 @@ pub(super) fn run(
         Some(record) => executor.is_mounted(path, record.mount.as_ref(), same_boot)?,
         None => false,
     };
+    let by_driver = plugin.capabilities().presence == Presence::Driver;
+    let confirmed = match before.filter(|r| by_driver && r.confirmed && same_boot) {
+        Some(record) if record.mount.is_some() => mounted,
+        Some(_) => executor.mount_at(path)?.is_none(),
+        None => false,
+    };
+    // What lay there before may be in use, and a driver told to undo it would take it away.
+    let own = before.is_none()
+        && (!by_driver
+            || (executor.mount_at(path)?.is_none()
+                && host.root.list(path.as_path()).map_err(VolumeError::Path)?.is_none()));
+    let attached = volume.inputs.as_ref().map(|inputs| inputs.publish_context()).filter(|context| !context.is_empty());
     let source = &volume.spec.source;
     let persistent_volume = source.persistent_volume().map(|p| p.raw.clone());
     let record = DeviceMount {
@@ -42,9 +54,12 @@ pub(super) fn run(
         persistent_volume,
         device: None,
         device_mount_path: path.clone(),
-        mount: None,
-        publish_context: before.and_then(|r| r.publish_context.clone()),
-        confirmed: false,
+        mount: before.filter(|_| by_driver && same_boot).and_then(|r| r.mount.clone()),
+        publish_context: match attached {
+            Some(context) => serde_json::to_value(context).ok().map(|value| Verbatim::from_value(&value)),
+            None => before.and_then(|r| r.publish_context.clone()),
+        },
+        confirmed,
         boot_id: host.boot_id.clone(),
         provider_info: before.and_then(|r| r.provider_info.clone()),
     };
@@ -53,15 +68,25 @@ pub(super) fn run(
         host,
         spec: &volume.spec,
         path,
+        fs_group: volume.fs_group,
+        inputs: volume.inputs.as_deref(),
         record: before,
         mounted,
+        confirmed,
         announcer: &announced,
     });
     match outcome {
         Ok(DeviceOutcome::NotNeeded) => Ok(Success::NoDevice(volume.unique_name.clone())),
         Ok(DeviceOutcome::Mounted) => {
             let mut record = announced.record.into_inner();
-            if let Some(mount) = &record.mount {
+            if by_driver {
+                let mount = executor.mount_at(path)?;
+                if !record.confirmed || record.mount != mount {
+                    record.mount = mount;
+                    record.confirmed = true;
+                    journal.put(Record::DeviceMount(record))?;
+                }
+            } else if let Some(mount) = &record.mount {
                 let found = executor.check_mounted(path, mount)?;
                 if found != *mount {
                     record.mount = Some(found);
@@ -71,7 +96,7 @@ pub(super) fn run(
             Ok(Success::Done)
         }
         Err(error) => {
-            if before.is_none() && *announced.done.borrow() {
+            if own && *announced.done.borrow() && super::set_up::is_over(&error, by_driver) {
                 let record = &*announced.record.borrow();
                 let undone = plugin
                     .unmount_device(&UnmountDevice { host, record, trusted: true })
@@ -98,7 +123,27 @@ struct Announced<'a> {
     done: RefCell<bool>,
 }
 
+impl Announced<'_> {
+    /// Writes the record, unless the store has it already.
+    fn write(&self, record: DeviceMount) -> Result<(), VolumeError> {
+        let written = *self.done.borrow() && *self.record.borrow() == record;
+        if !written && (*self.done.borrow() || self.before != Some(&record)) {
+            self.journal.put(Record::DeviceMount(record.clone()))?;
+            *self.done.borrow_mut() = true;
+        }
+        *self.record.borrow_mut() = record;
+        Ok(())
+    }
+}
+
 impl DeviceAnnouncer for Announced<'_> {
+    fn announce_call(&self, provider_info: Verbatim) -> Result<(), VolumeError> {
+        let mut record = self.record.borrow().clone();
+        record.provider_info = Some(provider_info);
+        record.confirmed = false;
+        self.write(record)
+    }
+
     fn announce(
         &self,
         device: Option<String>,
@@ -109,12 +154,6 @@ impl DeviceAnnouncer for Announced<'_> {
         record.device = device;
         record.mount = mount;
         record.provider_info = provider_info;
-        let written = *self.done.borrow() && *self.record.borrow() == record;
-        if !written && (*self.done.borrow() || self.before != Some(&record)) {
-            self.journal.put(Record::DeviceMount(record.clone()))?;
-            *self.done.borrow_mut() = true;
-        }
-        *self.record.borrow_mut() = record;
-        Ok(())
+        self.write(record)
     }
 }

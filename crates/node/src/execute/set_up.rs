@@ -2,8 +2,9 @@
 
 use std::cell::RefCell;
 
+use refloat_csi::Outcome;
 use refloat_record::{PodVolume, Record, RecordedBlock, RecordedMount, Verbatim};
-use refloat_volume::{Announcer, Plugin, Problem, SetUp, TearDown, VolumeError, sub_path};
+use refloat_volume::{Announcer, Plugin, Presence, Problem, SetUp, TearDown, VolumeError, sub_path};
 
 use super::{Executor, Job, Journal, Success};
 use crate::DesiredVolume;
@@ -30,6 +31,9 @@ pub(super) fn run(
         }
         _ => false,
     };
+    let by_driver = plugin.capabilities().presence == Presence::Driver;
+    record.confirmed = by_driver && executor.is_confirmed(volume.path.as_ref(), before.as_ref(), mounted)?;
+    let confirmed = record.confirmed;
     // Without record and folder, all that appears below the folder is this operation's own.
     let untouched = match (&volume.path, &before) {
         (Some(path), None) => host.root.list(path.as_path()).map_err(VolumeError::Path)?.is_none(),
@@ -46,19 +50,32 @@ pub(super) fn run(
         fs_group: volume.fs_group,
         content: volume.content.as_deref(),
         resources: &volume.resources,
+        inputs: volume.inputs.as_deref(),
         device: job.device.as_ref(),
         record: before.as_ref(),
         mounted,
+        confirmed,
         announcer: &announced,
     });
     if let Err(error) = result {
-        if before.is_none() && *announced.done.borrow() {
+        // What lay there before may be in use, and a driver told to undo it would take it away.
+        let own = before.is_none() && (untouched || !by_driver);
+        if own && *announced.done.borrow() && is_over(&error, by_driver) {
             undo(executor, journal, plugin, &announced.record.borrow(), untouched);
         }
         return Err(error);
     }
     let mut record = announced.record.into_inner();
-    if let (Some(path), Some(mount)) = (&volume.path, &record.mount) {
+    if by_driver {
+        // What the driver made is what the table shows now; it may be nothing.
+        let mount = volume.path.as_ref().map(|path| executor.mount_at(path)).transpose()?.flatten();
+        if !record.confirmed || record.mount != mount {
+            record.mount = mount;
+            record.confirmed = true;
+            journal.put(Record::PodVolume(record.clone()))?;
+        }
+        update_device(journal, job, volume)?;
+    } else if let (Some(path), Some(mount)) = (&volume.path, &record.mount) {
         let found = executor.check_mounted(path, mount)?;
         if found != *mount {
             record.mount = Some(found);
@@ -67,6 +84,41 @@ pub(super) fn run(
     }
     sub_paths(executor, journal, volume, record)?;
     Ok(Success::SetUp(volume.key.clone(), digest(volume)))
+}
+
+/// Whether nothing of a failed operation goes on any more, so that it can be undone at once. What a driver may still be
+/// at, or has done before something else failed, is finished or undone later.
+pub(super) fn is_over(error: &VolumeError, by_driver: bool) -> bool {
+    match error {
+        VolumeError::Driver(error) => error.outcome != Outcome::Uncertain,
+        _ => !by_driver,
+    }
+}
+
+/// The device's record follows the volume: its size may have grown.
+fn update_device(journal: &Journal<'_>, job: &Job, volume: &DesiredVolume) -> Result<(), VolumeError> {
+    let wanted = volume.spec.source.persistent_volume().map(|p| &p.raw);
+    match &job.device {
+        // Two volumes with one handle share a device; its record names the one that it was mounted for.
+        Some(device) if device.persistent_volume.as_ref() != wanted && names_same(device, volume) => {
+            let device = refloat_record::DeviceMount { persistent_volume: wanted.cloned(), ..device.clone() };
+            journal.put(Record::DeviceMount(device))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn names_same(device: &refloat_record::DeviceMount, volume: &DesiredVolume) -> bool {
+    #[derive(serde::Deserialize)]
+    struct Whole {
+        metadata: Metadata,
+    }
+    #[derive(serde::Deserialize)]
+    struct Metadata {
+        name: String,
+    }
+    let recorded = device.persistent_volume.as_ref().and_then(|raw| raw.parse::<Whole>().ok());
+    recorded.is_some_and(|whole| whole.metadata.name == volume.key.spec_name.as_str())
 }
 
 fn plugin<'e>(executor: &'e Executor, volume: &DesiredVolume) -> Result<&'e dyn Plugin, VolumeError> {
@@ -134,6 +186,13 @@ struct Announced<'a> {
 }
 
 impl Announcer for Announced<'_> {
+    fn announce_call(&self, provider_info: Verbatim) -> Result<(), VolumeError> {
+        let mut record = self.record.borrow().clone();
+        record.provider_info = Some(provider_info);
+        record.confirmed = false;
+        self.write(record)
+    }
+
     fn announce(&self, mount: Option<RecordedMount>, provider_info: Option<Verbatim>) -> Result<(), VolumeError> {
         let mut record = self.record.borrow().clone();
         record.mount = mount;
@@ -165,10 +224,11 @@ impl Announced<'_> {
 /// Undoes a first SetUp that failed, so that a volume that cannot be set up leaves nothing behind. What cannot be undone
 /// keeps its record and is torn down or finished later.
 fn undo(executor: &Executor, journal: &Journal<'_>, plugin: &dyn Plugin, record: &PodVolume, untouched: bool) {
-    let undone = plugin.tear_down(&TearDown { host: &executor.host, record, trusted: untouched }).and_then(|()| {
-        record.path.as_ref().map_or(Ok(()), |path| executor.check_unmounted(path))?;
-        journal.remove(record.key())
-    });
+    let undone =
+        plugin.tear_down(&TearDown { host: &executor.host, record, trusted: untouched, failures: 0 }).and_then(|()| {
+            record.path.as_ref().map_or(Ok(()), |path| executor.check_unmounted(path))?;
+            journal.remove(record.key())
+        });
     if let Err(error) = undone {
         tracing::warn!(
             volume = %record.spec_name,

@@ -1,6 +1,6 @@
 //! TearDown: subPaths, volume, a look into the mount table, and the record last.
 
-use refloat_record::PodVolume;
+use refloat_record::{PodVolume, Record};
 use refloat_volume::{
     Problem, TearDown, VolumeError, layout, remove_volume_dir, sub_path, unmount_nested, unmount_own_layers,
 };
@@ -12,11 +12,16 @@ pub(super) fn run(
     journal: &Journal<'_>,
     record: &PodVolume,
     trusted: bool,
+    failures: u32,
 ) -> Result<Success, VolumeError> {
     let host = &executor.host;
+    // A driver that is asked to undo it may have begun when something fails: it is not what was confirmed any more.
+    if trusted && record.confirmed {
+        journal.put(Record::PodVolume(PodVolume { confirmed: false, ..record.clone() }))?;
+    }
     sub_path::tear_down(host, record)?;
     match executor.plugins.by_name(&record.plugin) {
-        Some(plugin) => plugin.tear_down(&TearDown { host, record, trusted })?,
+        Some(plugin) => plugin.tear_down(&TearDown { host, record, trusted, failures })?,
         None => {
             // Known from the table alone: a plain unmount, and no file is deleted.
             if let Some(path) = &record.path {

@@ -1,6 +1,6 @@
 //! UnmountDevice: one more look for users, unmount, a look into the mount table, and the record last.
 
-use refloat_record::{DeviceMount, RecordKey};
+use refloat_record::{DeviceMount, Record, RecordKey};
 use refloat_volume::{Problem, UnmountDevice, VolumeError};
 
 use super::{Executor, Journal, Success};
@@ -29,6 +29,10 @@ pub(super) fn run(
     }
     let plugin =
         executor.plugins.by_name(&record.plugin).ok_or_else(|| super::set_up::unknown_plugin(&record.plugin))?;
+    // As for volumes: what is being undone is mounted again before it is used.
+    if trusted && record.confirmed {
+        journal.put(Record::DeviceMount(DeviceMount { confirmed: false, ..record.clone() }))?;
+    }
     plugin.unmount_device(&UnmountDevice { host, record, trusted })?;
     executor.check_unmounted(path)?;
     if let Some(above) = path.as_path().parent() {

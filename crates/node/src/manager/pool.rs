@@ -1,5 +1,9 @@
 //! The workers: threads that carry operations out, one at a time each.
 //!
+//! What is asked of a driver has a lane of its own for each driver, with as many threads as there are workers, started when
+//! there is something to ask: a driver that hangs holds up its own volumes and no others. With one worker everything has
+//! one lane and is done in the plan's order.
+//!
 //! A job that takes longer than its deadline cannot be stopped: its thread may be in a system call that does not return.
 //! It is given up instead: another thread takes its place, and its own ends when the call returns at last. What the
 //! job excludes stays excluded until then.
@@ -37,19 +41,28 @@ struct Shared {
     wake: OwnedFd,
 }
 
+/// The driver that a lane is for; none for everything else.
+type LaneName = Option<String>;
+
+#[derive(Debug, Default)]
+struct Lane {
+    queue: VecDeque<(u64, Job)>,
+    /// How many threads will take another job of it: all but those of jobs that are overdue.
+    hands: usize,
+}
+
 #[derive(Debug, Default)]
 struct State {
-    queue: VecDeque<(u64, Job)>,
+    lanes: BTreeMap<LaneName, Lane>,
     running: BTreeMap<u64, Running>,
     done: Vec<Done>,
-    /// How many threads will take another job: all but those of jobs that are overdue.
-    hands: usize,
     stop: bool,
 }
 
 #[derive(Debug)]
 struct Running {
     thread: u64,
+    lane: LaneName,
     since: Instant,
     subject: String,
     operation: &'static str,
@@ -77,28 +90,44 @@ impl Pool {
     fn staff(&mut self) -> std::io::Result<()> {
         // Threads that came back from an overdue job have ended.
         self.threads.retain(|(_, thread)| !thread.is_finished());
+        let mut short: Vec<(LaneName, std::ops::Range<usize>)> = vec![];
         let state = self.shared.state();
-        let running = state.running.values().filter(|r| !r.overdue).count();
-        let (wanted, hands) = ((state.queue.len() + running).min(self.workers), state.hands);
+        for (name, lane) in &state.lanes {
+            let running = state.running.values().filter(|r| !r.overdue && r.lane == *name).count();
+            let wanted = (lane.queue.len() + running).min(self.workers);
+            if lane.hands < wanted {
+                short.push((name.clone(), lane.hands..wanted));
+            }
+        }
         drop(state);
-        for hands in hands..wanted {
-            match self.spawn() {
-                Ok(()) => {}
-                // Those that are there work the queue off, only slower.
-                Err(_) if hands > 0 => break,
-                Err(error) => return Err(error),
+        for (lane, missing) in short {
+            for hands in missing {
+                match self.spawn(lane.clone()) {
+                    Ok(()) => {}
+                    // Those that are there work the queue off, only slower.
+                    Err(_) if hands > 0 => break,
+                    Err(error) => return Err(error),
+                }
             }
         }
         Ok(())
     }
 
-    fn spawn(&mut self) -> std::io::Result<()> {
+    fn spawn(&mut self, lane: LaneName) -> std::io::Result<()> {
         let shared = Arc::clone(&self.shared);
         let id = self.next_thread;
         self.next_thread += 1;
-        let thread = std::thread::Builder::new().name(format!("operation-{id}")).spawn(move || shared.work(id))?;
-        self.threads.push((id, thread));
-        self.shared.state().hands += 1;
+        // Counted first: the thread may end before this call does.
+        self.shared.state().lane(&lane).hands += 1;
+        let own = lane.clone();
+        let thread = std::thread::Builder::new().name(format!("operation-{id}")).spawn(move || shared.work(id, &own));
+        match thread {
+            Ok(thread) => self.threads.push((id, thread)),
+            Err(error) => {
+                self.shared.state().lane(&lane).hands -= 1;
+                return Err(error);
+            }
+        }
         Ok(())
     }
 
@@ -111,7 +140,8 @@ impl Pool {
     pub(super) fn submit(&mut self, jobs: impl IntoIterator<Item = Job>) -> std::io::Result<()> {
         let mut state = self.shared.state();
         for job in jobs {
-            state.queue.push_back((self.next_job, job));
+            let lane = job.driver.clone().filter(|_| self.workers > 1);
+            state.lane(&lane).queue.push_back((self.next_job, job));
             self.next_job += 1;
         }
         drop(state);
@@ -130,7 +160,7 @@ impl Pool {
     /// Whether nothing is queued, under way (but for what is overdue) or waiting to be taken.
     pub(super) fn is_idle(&self) -> bool {
         let state = self.shared.state();
-        state.queue.is_empty() && state.done.is_empty() && state.running.values().all(|r| r.overdue)
+        state.is_queue_empty() && state.done.is_empty() && state.running.values().all(|r| r.overdue)
     }
 
     /// When the next job becomes overdue, if one is under way.
@@ -138,18 +168,18 @@ impl Pool {
         let state = self.shared.state();
         let running = state.running.values().filter(|r| !r.overdue).map(|r| r.since).min();
         // A queued job starts now at the earliest.
-        let queued = (!state.queue.is_empty()).then(Instant::now);
+        let queued = (!state.is_queue_empty()).then(Instant::now);
         running.into_iter().chain(queued).min().map(|since| since + self.deadline)
     }
 
     /// Gives up jobs that are over their deadline; another thread takes the place of each one's as it is needed.
     pub(super) fn give_up_overdue(&mut self) -> std::io::Result<()> {
         let mut state = self.shared.state();
-        let State { running, hands, .. } = &mut *state;
+        let State { running, lanes, .. } = &mut *state;
         for running in running.values_mut() {
             if !running.overdue && running.since.elapsed() >= self.deadline {
                 running.overdue = true;
-                *hands -= 1;
+                lanes.entry(running.lane.clone()).or_default().hands -= 1;
             }
         }
         drop(state);
@@ -181,7 +211,7 @@ impl Pool {
     pub(super) fn stop(&mut self, patience: Duration) {
         let mut state = self.shared.state();
         state.stop = true;
-        state.queue.clear();
+        state.lanes.values_mut().for_each(|lane| lane.queue.clear());
         drop(state);
         self.shared.ready.notify_all();
         let end = Instant::now() + patience;
@@ -208,6 +238,16 @@ impl AsFd for Pool {
     }
 }
 
+impl State {
+    fn lane(&mut self, name: &LaneName) -> &mut Lane {
+        self.lanes.entry(name.clone()).or_default()
+    }
+
+    fn is_queue_empty(&self) -> bool {
+        self.lanes.values().all(|lane| lane.queue.is_empty())
+    }
+}
+
 impl Shared {
     fn executor(&self) -> Arc<Executor> {
         Arc::clone(&self.executor.read().unwrap_or_else(PoisonError::into_inner))
@@ -217,23 +257,31 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn work(&self, thread: u64) {
+    fn work(&self, thread: u64, lane: &LaneName) {
         loop {
             let mut state = self.state();
-            while state.queue.is_empty() && !state.stop {
+            let (id, job) = loop {
+                if state.stop {
+                    return;
+                }
+                let own = state.lane(lane);
+                match own.queue.pop_front() {
+                    Some(next) => break next,
+                    None if lane.is_none() => {}
+                    // A driver may never be asked again.
+                    None => {
+                        own.hands -= 1;
+                        return;
+                    }
+                }
                 state = self.ready.wait(state).unwrap_or_else(PoisonError::into_inner);
-            }
-            if state.stop {
-                return;
-            }
-            let Some((id, job)) = state.queue.pop_front() else { continue };
+            };
             let executor = self.executor();
             let subject = executor.subject(&job.operation);
             let operation = job.operation.name();
             let excludes = job.operation.excludes();
-            state
-                .running
-                .insert(id, Running { thread, since: Instant::now(), subject, operation, excludes, overdue: false });
+            let (lane, since) = (lane.clone(), Instant::now());
+            state.running.insert(id, Running { thread, lane, since, subject, operation, excludes, overdue: false });
             drop(state);
             tracing::debug!(operation, subject = %executor.subject(&job.operation), reason = job.operation.reason(), "starts");
             let done = std::panic::catch_unwind(AssertUnwindSafe(|| executor.run(&job)));

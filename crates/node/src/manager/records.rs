@@ -57,7 +57,7 @@ pub(super) fn device<'r>(records: &'r [Record], name: &UniqueVolumeName) -> Opti
     }
 }
 
-fn find<'r>(records: &'r [Record], key: &RecordKey) -> Option<&'r Record> {
+pub(super) fn find<'r>(records: &'r [Record], key: &RecordKey) -> Option<&'r Record> {
     records.binary_search_by(|r| r.key().cmp(key)).ok().map(|index| &records[index])
 }
 

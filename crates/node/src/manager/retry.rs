@@ -35,6 +35,8 @@ struct Failed {
     problem: Problem,
     /// What was wished for then; another wish is tried at once.
     wish: u64,
+    /// The driver that failed, if one did.
+    driver: Option<String>,
 }
 
 /// So many times the same operation may succeed for the same reason before it counts as failing.
@@ -46,7 +48,27 @@ impl Retries {
         let before = self.failed.get(&about).filter(|f| f.wish == wish);
         let failures = before.map_or(1, |f| f.failures.saturating_add(1));
         let since = before.filter(|f| f.problem.code == problem.code).map_or(now, |f| f.since);
-        self.failed.insert(about, Failed { failures, since, until: now + back_off(failures), problem, wish });
+        self.failed
+            .insert(about, Failed { failures, since, until: now + back_off(failures), problem, wish, driver: None });
+    }
+
+    /// It was a driver that failed.
+    pub(super) fn blame(&mut self, about: &Exclusion, driver: &str) {
+        if let Some(failed) = self.failed.get_mut(about) {
+            failed.driver = Some(driver.to_owned());
+        }
+    }
+
+    /// What a driver failed at is tried again at once.
+    pub(super) fn driver_is_back(&mut self, driver: &str) {
+        for failed in self.failed.values_mut().filter(|f| f.driver.as_deref() == Some(driver)) {
+            failed.until = Duration::ZERO;
+        }
+    }
+
+    /// How many times in a row this failed.
+    pub(super) fn failures(&self, about: &Exclusion) -> u32 {
+        self.failed.get(about).map_or(0, |f| f.failures)
     }
 
     /// An operation succeeded. `why` is its name and reason: one that is planned again for the same reason as often as

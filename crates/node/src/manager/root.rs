@@ -75,6 +75,7 @@ impl Manager {
             boot_id: old.boot_id.clone(),
             tool_deadline: old.tool_deadline,
             table: Mutex::new(TableReader::new(old.kernel)),
+            drivers: self.executor.host.drivers.clone(),
         };
         let (plugins, store) = (Arc::clone(&self.executor.plugins), self.executor.store.clone());
         self.use_executor(Executor { host, plugins, store });

@@ -9,6 +9,8 @@ use refloat_volume::{Problem, VolumeError};
 
 use super::hanging::Hanging;
 use super::{Manager, ManagerError, News, records, retry};
+use refloat_volume::plugins::csi::REPUBLISH_EVERY;
+
 use crate::evidence::Gather;
 use crate::execute::{Force, Job, Success};
 use crate::plan::digest;
@@ -39,11 +41,16 @@ impl Manager {
             match done.result {
                 Ok(success) => {
                     match success {
-                        Success::SetUp(key, digest) => drop(self.input.verified.insert(key, digest)),
+                        Success::SetUp(key, digest) => {
+                            self.input.republish.insert(key.clone(), now + REPUBLISH_EVERY);
+                            self.input.verified.insert(key, digest);
+                        }
                         Success::NoDevice(name) => drop(self.input.no_device.insert(name)),
                         Success::Done => {}
                     }
                     tracing::info!(subject = %about, operation = %why, "done");
+                    // A driver that was missing may have answered without having registered again.
+                    self.news.drivers |= !self.evidence.missing_drivers.is_empty();
                     self.retries.succeeded(about, wish, &why, now);
                 }
                 Err(failure) => {
@@ -60,6 +67,10 @@ impl Manager {
                         continue;
                     }
                     self.retries.failed(about.clone(), wish, problem, now);
+                    if let VolumeError::Driver(error) = &failure.source {
+                        self.retries.blame(about, &error.driver);
+                        self.news.drivers = true;
+                    }
                 }
             }
         }
@@ -105,6 +116,7 @@ impl Manager {
         let known = &self.actual;
         let is_known = |key: &VolumeKey| known.volumes.binary_search_by(|v| v.key.cmp(key)).is_ok();
         self.input.verified.retain(|key, _| is_known(key));
+        self.input.republish.retain(|key, _| is_known(key));
         self.plan = plan(&self.desired, &self.actual, &self.input);
 
         let planned: BTreeSet<Exclusion> =
@@ -129,6 +141,9 @@ impl Manager {
         }
         if news.devices {
             gather.devices_again(&mut self.evidence);
+        }
+        if news.drivers {
+            gather.drivers_again(&mut self.evidence);
         }
         Ok(())
     }
@@ -185,7 +200,18 @@ impl Manager {
 
     fn job(&self, operation: Operation) -> Job {
         let all = &self.evidence.records.records;
-        let mut job = Job { operation, record: None, device: None, adopt: None, checkpoint: None, force: None };
+        let mut job = Job {
+            operation,
+            record: None,
+            device: None,
+            adopt: None,
+            checkpoint: None,
+            force: None,
+            failures: 0,
+            driver: None,
+        };
+        job.failures = self.retries.failures(&job.operation.excludes()[0]);
+        job.driver = self.driver(&job.operation);
         match &job.operation {
             Operation::AdmitPod { pod, .. } => {
                 job.checkpoint = self.desired.pods.get(pod).map(|pod| PodCheckpoint {
@@ -216,6 +242,19 @@ impl Manager {
             Operation::UnmountDevice { .. } => {}
         }
         job
+    }
+
+    /// The driver that the operation asks, if it asks one.
+    fn driver(&self, operation: &Operation) -> Option<String> {
+        let plugin = |name| self.executor.plugins.by_name(name);
+        match operation {
+            Operation::SetUp { volume, .. } | Operation::MountDevice { volume, .. } => {
+                plugin(&volume.key.plugin)?.driver(&volume.spec)
+            }
+            Operation::TearDown { record, .. } => plugin(&record.plugin)?.recorded_driver((&**record).into()),
+            Operation::UnmountDevice { record, .. } => plugin(&record.plugin)?.recorded_driver((&**record).into()),
+            Operation::AdmitPod { .. } | Operation::ForgetPod { .. } => None,
+        }
     }
 
     /// The mount of a volume without a record, which the plan found to be what the pod wants.
@@ -252,6 +291,7 @@ impl Manager {
     fn log_problems(&mut self) {
         let mut all: BTreeSet<Problem> = self.failures().into_iter().collect();
         all.extend(self.actual.problems.iter().chain(&self.desired.problems).cloned());
+        all.extend(self.driver_problems());
         let overdue: BTreeSet<Problem> = self.overdue().into_iter().map(|o| o.problem).collect();
         for volume in &self.actual.volumes {
             // What an operation has made so far looks half done while it runs: it is no news before the operation ends.

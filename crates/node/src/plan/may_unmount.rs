@@ -135,8 +135,13 @@ impl<'a> MayUnmount<'a> {
         }
         let waiting = self.desired.pods.values().flat_map(|p| &p.waiting);
         for waiting in waiting {
-            // A volume that waits has no unique name yet; one of the same plugin may be on this device.
-            if waiting.key.as_ref().is_some_and(|key| key.plugin == device.plugin) {
+            let might_be = match (&waiting.unique_name, &waiting.key) {
+                (Some(name), _) => *name == record.unique_name,
+                // One that has no unique name yet, of the same plugin, may be on this device.
+                (None, Some(key)) => key.plugin == device.plugin,
+                (None, None) => false,
+            };
+            if might_be {
                 return Err(Held::Unknown { why: format!("volume {:?} waits and might be on it", waiting.outer_name) });
             }
         }

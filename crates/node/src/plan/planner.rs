@@ -189,8 +189,10 @@ impl Planner<'_> {
                 return self.report(subject, key, "Wait", reason);
             }
             if device.is_none_or(|d| d.state != VolumeState::Mounted || d.record_state != RecordState::Ok) {
-                if let Some(mount) = device.filter(|d| d.record_state != RecordState::Ok).and_then(|d| d.mount.as_ref())
-                {
+                let unrecorded = device.filter(|d| {
+                    d.record_state != RecordState::Ok && !self.input.by_driver.contains(&volume.key.plugin)
+                });
+                if let Some(mount) = unrecorded.and_then(|d| d.mount.as_ref()) {
                     let reason = format!("its device is mounted ({}) and no record tells what it is", mount.source);
                     return self.report(subject, key, "HandsOff", reason);
                 }
@@ -211,7 +213,7 @@ impl Planner<'_> {
             })
     }
 
-    fn need(&self, volume: &DesiredVolume, actual: Option<&ActualVolume>) -> Need {
+    fn need(&mut self, volume: &DesiredVolume, actual: Option<&ActualVolume>) -> Need {
         let Some(actual) = actual else { return Need::SetUp("it is not there yet".into()) };
         if let Some(why) = &actual.conflict {
             return Need::HandsOff(why.clone());
@@ -222,6 +224,19 @@ impl Planner<'_> {
         if actual.record_state != RecordState::Ok {
             return match &actual.mount {
                 None => Need::SetUp("it has no record that can be used".into()),
+                Some(_) if self.input.by_driver.contains(&volume.key.plugin) => {
+                    if actual.unique_name.as_ref() == Some(&volume.unique_name) {
+                        Need::SetUp(
+                            "it has no record that can be used, and its driver tells whether it is whole".into(),
+                        )
+                    } else {
+                        Need::HandsOff(
+                            "it is mounted, and neither a record nor another program's file tells that it is what the pod \
+                             wants; it is kept for the pod"
+                                .into(),
+                        )
+                    }
+                }
                 Some(_) if adoptable(volume, actual) => {
                     Need::SetUp("its record is lost, and what is mounted is what the pod wants".into())
                 }
@@ -250,6 +265,9 @@ impl Planner<'_> {
                 missing.sub_path, missing.container
             ));
         }
+        if let Some(why) = self.republish(volume) {
+            return Need::SetUp(why);
+        }
         match self.input.verified.get(&volume.key) {
             Some(then) if *then == self.digest(volume) => Need::Nothing(actual.state_reason.clone()),
             Some(_) => Need::SetUp("what the pod wants of it changed".into()),
@@ -264,6 +282,19 @@ impl Planner<'_> {
             }
             None => Need::Nothing(actual.state_reason.clone()),
         }
+    }
+
+    /// Why a volume that is set up is published again, if its driver wants that and it is time.
+    fn republish(&mut self, volume: &DesiredVolume) -> Option<String> {
+        if !volume.inputs.as_ref().is_some_and(|inputs| inputs.requires_republish()) {
+            return None;
+        }
+        let due = self.input.republish.get(&volume.key).copied().unwrap_or_default();
+        if due <= self.input.now {
+            return Some("its driver wants to be asked again from time to time".into());
+        }
+        self.plan.wake_at = Some(self.plan.wake_at.map_or(due, |at| at.min(due)));
+        None
     }
 
     fn digest(&self, volume: &DesiredVolume) -> u64 {

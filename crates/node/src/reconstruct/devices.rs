@@ -10,8 +10,9 @@ use std::path::{Path, PathBuf};
 
 use refloat_mount::{Device, Mount, MountTable};
 use refloat_record::{DeviceMount, PluginName, PodUid, Record, RecordKey, RelPath, VolumeMode};
-use refloat_volume::{Problem, layout};
+use refloat_volume::{ForeignFile, Presence, Problem, RebuiltDevice, Recorded as RecordOf, layout};
 
+use super::by_driver::{self, Recorded};
 use super::mounts::{Match, seen, told};
 use super::volumes::stale;
 use super::{Context, Mounts};
@@ -40,6 +41,7 @@ pub(super) fn conclude(context: &Context<'_>, volumes: &[ActualVolume]) -> (Vec<
         devices.insert(path, device);
     }
     let mut leftovers = vec![];
+    let mut deeper = vec![];
     let pods = root.join(layout::PODS);
     let mut last: Option<&Path> = None;
     for mount in context.mounts.table.under(root) {
@@ -57,7 +59,7 @@ pub(super) fn conclude(context: &Context<'_>, volumes: &[ActualVolume]) -> (Vec<
             Some((plugin, rel)) => {
                 devices.insert(point.to_path_buf(), without_record(context, plugin, rel));
             }
-            None => leftovers.push(stale(point, None)),
+            None => deeper.push(point),
         }
     }
     for folder in context.evidence.tree.iter().flat_map(|t| &t.global_folders) {
@@ -66,6 +68,16 @@ pub(super) fn conclude(context: &Context<'_>, volumes: &[ActualVolume]) -> (Vec<
             && !devices.contains_key(&path)
         {
             devices.insert(path, without_record(context, plugin, rel));
+        }
+    }
+    for point in deeper {
+        // Some drivers stage below the path that they were given.
+        let device = |path: &Path| {
+            devices.contains_key(path)
+                || path.strip_prefix(root).is_ok_and(|rel| global(rel).is_some_and(|(p, _)| p.as_str() == layout::CSI))
+        };
+        if !point.ancestors().skip(1).any(device) {
+            leftovers.push(stale(point, None));
         }
     }
     let mut devices: Vec<_> = devices.into_values().collect();
@@ -110,7 +122,13 @@ fn with_record(context: &Context<'_>, record: &DeviceMount) -> ActualDevice {
         conflict: None,
         problems: vec![],
     };
+    let plugin = context.plugins.by_name(&record.plugin);
     match matched {
+        matched if plugin.is_some_and(|p| p.capabilities().presence == Presence::Driver) => {
+            let recorded = Recorded { confirmed: record.confirmed, mount: record.mount.is_some(), same_boot };
+            let told = by_driver::tell(recorded, &matched, &stack);
+            (device.state, device.conflict) = (told.state, told.conflict);
+        }
         Match::Nothing => {}
         Match::Ours | Match::Adopted => device.state = VolumeState::Mounted,
         Match::Conflict(why) => {
@@ -124,7 +142,7 @@ fn with_record(context: &Context<'_>, record: &DeviceMount) -> ActualDevice {
         device.state = VolumeState::Unknown;
         device.conflict =
             Some(format!("its record has the global path {path}, which is not below {}", layout::PLUGINS));
-    } else if context.plugins.by_name(&record.plugin).is_none() {
+    } else if plugin.is_none() {
         device.conflict =
             Some(format!("{} is not built in, and only it knows how its devices are undone", record.plugin));
     }
@@ -135,6 +153,10 @@ fn with_record(context: &Context<'_>, record: &DeviceMount) -> ActualDevice {
             "Refloat keeps its hands off it until that changes.",
         ));
     }
+    if let Some(plugin) = plugin {
+        let who = format!("device {}", record.unique_name);
+        device.problems.extend(by_driver::missing(context, plugin, Some(record.into()), &who));
+    }
     device
 }
 
@@ -142,27 +164,56 @@ fn without_record(context: &Context<'_>, plugin: PluginName, rel: RelPath) -> Ac
     let path = rel.below(context.mounts.root);
     let stack = context.mounts.stack(&path);
     let name = rel.as_path().file_name().and_then(|n| n.to_str()).unwrap_or_default();
-    let unique_name = (plugin.as_str() == LOCAL && rel.as_path().iter().count() == 5)
-        .then(|| layout::unique_name_of_device(&plugin, name).ok())
-        .flatten();
+    let foreign = rel.as_path().parent().and_then(|folder| context.evidence.tree.as_ref()?.foreign.get(folder));
+    let by_name = context.plugins.by_name(&plugin);
+    let rebuilt: Option<Result<RebuiltDevice, String>> =
+        foreign.and_then(|foreign| by_name?.device_from_foreign(&rel, foreign));
+    let unique_name = if plugin.as_str() == LOCAL && rel.as_path().iter().count() == 5 {
+        layout::unique_name_of_device(&plugin, name).ok()
+    } else {
+        let rebuilt = rebuilt.as_ref().and_then(|r| r.as_ref().ok());
+        rebuilt.and_then(|r| layout::unique_name_of_device(&plugin, &r.volume_name).ok())
+    };
+    let provider_info = match &rebuilt {
+        Some(Ok(rebuilt)) => Some(rebuilt.provider_info.clone()),
+        _ => None,
+    };
     let key = unique_name.clone().map(RecordKey::DeviceMount);
     let lost = key.as_ref().and_then(|key| context.unreadable.get(key));
-    let known = context.plugins.by_name(&plugin).is_some();
-    let conflict = if !known {
+    let conflict = if by_name.is_none() {
         Some(format!("{plugin} is not built in, and only it knows how its devices are undone"))
+    } else if let Some(Err(why)) = rebuilt {
+        Some(why)
     } else if unique_name.is_none() {
         Some("its unique volume name cannot be told".to_owned())
     } else {
         None
     };
     let mut problems: Vec<_> = lost.map(|(_, p)| p.clone()).into_iter().collect();
-    if !stack.is_empty() && problems.is_empty() {
+    if !stack.is_empty() && problems.is_empty() && provider_info.is_none() {
         problems.push(Problem::new(
             "RecordMissing",
             format!("a device is mounted at {}, and no record tells what it is", path.display()),
             "It stays while anything uses it.",
         ));
     }
+    if let Some(plugin) = by_name {
+        let recorded = RecordOf { provider_info: provider_info.as_ref(), ..RecordOf::default() };
+        let who = format!("the device at {}", path.display());
+        problems.extend(by_driver::missing(context, plugin, Some(recorded), &who));
+    }
+    let record_state = match (lost, foreign) {
+        (Some((state, _)), _) => *state,
+        (None, None) => RecordState::Missing,
+        (None, Some(ForeignFile::Good(_))) => RecordState::Foreign,
+        (None, Some(ForeignFile::Bad { .. })) => RecordState::Damaged,
+    };
+    let state = match (stack.is_empty(), foreign) {
+        (false, _) => VolumeState::Mounted,
+        // Its driver may have staged it without a mount.
+        (true, Some(_)) => VolumeState::Uncertain,
+        (true, None) => VolumeState::NotMounted,
+    };
     let record = unique_name.clone().filter(|_| conflict.is_none()).map(|unique_name| DeviceMount {
         unique_name,
         plugin: plugin.clone(),
@@ -175,7 +226,7 @@ fn without_record(context: &Context<'_>, plugin: PluginName, rel: RelPath) -> Ac
         publish_context: None,
         confirmed: false,
         boot_id: context.evidence.boot_id.clone(),
-        provider_info: None,
+        provider_info,
     });
     ActualDevice {
         unique_name,
@@ -183,8 +234,8 @@ fn without_record(context: &Context<'_>, plugin: PluginName, rel: RelPath) -> Ac
         path,
         device: stack.last().map(|m| m.source().into_owned()),
         mount: seen(&stack, false),
-        state: if stack.is_empty() { VolumeState::NotMounted } else { VolumeState::Mounted },
-        record_state: lost.map_or(RecordState::Missing, |(state, _)| *state),
+        state,
+        record_state,
         record,
         users: vec![],
         other_references: vec![],

@@ -26,6 +26,7 @@ impl World {
             records: Loaded::default(),
             table: Arc::new(table),
             tree: Some(Tree::default()),
+            missing_drivers: std::collections::BTreeMap::new(),
         })
     }
 
@@ -55,7 +56,13 @@ impl World {
     }
 
     fn folder(mut self, uid: &str, plugin: &str, name: &str, empty: Option<bool>) -> Self {
-        let folder = VolumeFolder { plugin: plugin.replace('/', "~"), name: name.to_owned(), is_dir: true, empty };
+        let folder = VolumeFolder {
+            plugin: plugin.replace('/', "~"),
+            name: name.to_owned(),
+            is_dir: true,
+            empty,
+            foreign: None,
+        };
         self.pod(uid).volumes.push(folder);
         self
     }

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use refloat_mount::Mount;
 use refloat_record::{PluginName, PodUid, VolumeMode};
-use refloat_volume::Problem;
+use refloat_volume::{Problem, layout};
 
 use super::Context;
 use crate::{ActualVolume, ReconstructionResult, SubPathSeen, VolumeState};
@@ -84,7 +84,8 @@ impl Conclusion {
             self.fail(format!("{who}: {shown} is no folder but a file, symlink or the like"));
             return;
         }
-        let record_mounts = found.record.is_none_or(|r| r.mount.is_some());
+        // Of a CSI volume, only what its driver did not put there was looked for.
+        let record_mounts = found.record.is_none_or(|r| r.mount.is_some() || found.plugin == layout::CSI_FOLDER);
         if record_mounts && stack.is_empty() && found.folder.is_some_and(|f| f.empty == Some(false)) {
             self.stray_files = true;
             let files = format!("{shown} holds files, and nothing is mounted there");

@@ -1,4 +1,4 @@
-//! The manifest folder: pods, volumes, claims, configMaps and secrets as files.
+//! The manifest folder: pods, volumes, claims, configMaps, secrets and what is to be known of CSI drivers, as files.
 //!
 //! [`read_folder`] reads the folder once, [`read_file`] makes objects of one file's text and performs no I/O. A folder
 //! or file that cannot be read is a value, [`Folder`] or [`FileState::Broken`]: what it may hold is unknown, not absent.
@@ -17,6 +17,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolume, PersistentVolumeClaim, Secret};
+use k8s_openapi::api::storage::v1::{CSIDriver, VolumeAttachment};
 use refloat_record::{PodRef, SpecName, Verbatim};
 use refloat_volume::{NodeFacts, Object, Problem};
 use serde_json::Value;
@@ -121,10 +122,14 @@ pub enum ObjectKind {
     ConfigMap(Arc<ConfigMap>),
     /// A secret, `stringData` merged over `data`.
     Secret(Arc<Secret>),
+    /// How a CSI driver is to be used.
+    CSIDriver(Arc<CSIDriver>),
+    /// What attaching a volume gave.
+    VolumeAttachment(Arc<VolumeAttachment>),
 }
 
 impl ManifestObject {
-    /// Kind, namespace (empty for a `PersistentVolume`) and name.
+    /// Kind, namespace (empty for objects of the whole cluster) and name.
     pub fn identity(&self) -> (&'static str, &str, &str) {
         let meta = match &self.kind {
             ObjectKind::Pod(pod) => return ("Pod", &pod.pod.namespace, &pod.pod.name),
@@ -132,6 +137,8 @@ impl ManifestObject {
             ObjectKind::PersistentVolumeClaim(o) => &o.typed.metadata,
             ObjectKind::ConfigMap(o) => &o.metadata,
             ObjectKind::Secret(o) => &o.metadata,
+            ObjectKind::CSIDriver(o) => &o.metadata,
+            ObjectKind::VolumeAttachment(o) => &o.metadata,
         };
         let kind = match &self.kind {
             ObjectKind::Pod(_) => "Pod",
@@ -139,6 +146,8 @@ impl ManifestObject {
             ObjectKind::PersistentVolumeClaim(_) => "PersistentVolumeClaim",
             ObjectKind::ConfigMap(_) => "ConfigMap",
             ObjectKind::Secret(_) => "Secret",
+            ObjectKind::CSIDriver(_) => "CSIDriver",
+            ObjectKind::VolumeAttachment(_) => "VolumeAttachment",
         };
         (kind, meta.namespace.as_deref().unwrap_or(""), meta.name.as_deref().unwrap_or(""))
     }
@@ -251,8 +260,12 @@ fn read_object(file_name: &str, line: usize, value: Value, depth: usize, file: &
         }
         return;
     }
-    let known = ["Pod", "PersistentVolume", "PersistentVolumeClaim", "ConfigMap", "Secret"];
-    if api_version != "v1" || !known.contains(&kind.as_str()) {
+    let known: &[&str] = match api_version.as_str() {
+        "v1" => &["Pod", "PersistentVolume", "PersistentVolumeClaim", "ConfigMap", "Secret"],
+        "storage.k8s.io/v1" => &["CSIDriver", "VolumeAttachment"],
+        _ => &[],
+    };
+    if !known.contains(&kind.as_str()) {
         let reason = format!("{kind} of {api_version} is not used by this program");
         file.ignored.push(YamlError { line, reason });
         return;
@@ -273,7 +286,7 @@ fn typed(file: &str, kind: &str, mut map: serde_json::Map<String, Value>) -> Res
     };
     let shown = format!("{kind} {name:?}");
     SpecName::new(&name).map_err(|e| format!("{kind}: metadata.name: {e}"))?;
-    if kind != "PersistentVolume" {
+    if !matches!(kind, "PersistentVolume" | "CSIDriver" | "VolumeAttachment") {
         let namespace = match meta.get("namespace") {
             None | Some(Value::Null) => {
                 meta.insert("namespace".into(), "default".into());
@@ -294,6 +307,8 @@ fn typed(file: &str, kind: &str, mut map: serde_json::Map<String, Value>) -> Res
             ObjectKind::PersistentVolumeClaim(Object::new(object(&value)).map_err(wrong)?.into())
         }
         "ConfigMap" => ObjectKind::ConfigMap(Arc::new(serde_json::from_value(value).map_err(wrong)?)),
+        "CSIDriver" => ObjectKind::CSIDriver(Arc::new(serde_json::from_value(value).map_err(wrong)?)),
+        "VolumeAttachment" => ObjectKind::VolumeAttachment(Arc::new(serde_json::from_value(value).map_err(wrong)?)),
         // What serde would say of a wrong value is the value.
         _ => ObjectKind::Secret(Arc::new(
             secret(value)

@@ -46,8 +46,8 @@ fn an_unknown_type_is_named() {
         (inline as Make, json!({ "name": "v", "emptyDir": null, "later": 1 }), "later"),
         (
             claim as Make,
-            json!({ "capacity": {}, "volumeMode": "Filesystem", "csi": { "driver": "d", "volumeHandle": "h" } }),
-            "csi",
+            json!({ "capacity": {}, "volumeMode": "Filesystem", "iscsi": { "iqn": "i", "lun": 0, "targetPortal": "p" } }),
+            "iscsi",
         ),
         (claim as Make, json!({ "accessModes": [] }), "none"),
     ] {

@@ -169,7 +169,7 @@ impl Plugin for EmptyDir {
             _ => lost.push("emptyDir.medium"),
         }
         let spec = serde_json::json!({ "name": found.folder, "emptyDir": source });
-        Some(Rebuilt { spec: RebuiltSpec::Volume(spec), lost })
+        Some(Rebuilt { spec: RebuiltSpec::Volume(spec), lost, volume_name: None, provider_info: None })
     }
 }
 

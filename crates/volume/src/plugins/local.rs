@@ -258,7 +258,7 @@ fn rebuilt(
         "metadata": { "name": name },
         "spec": { "local": local, "volumeMode": mode },
     });
-    Rebuilt { spec: RebuiltSpec::PersistentVolume(spec), lost }
+    Rebuilt { spec: RebuiltSpec::PersistentVolume(spec), lost, volume_name: None, provider_info: None }
 }
 
 /// What is to be bound: the root of the device's mount, or the folder.

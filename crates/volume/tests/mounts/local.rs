@@ -236,6 +236,7 @@ fn the_path_is_told_from_the_table() {
             path: &life.path(),
             table: &table,
             memo: &refloat_volume::LayoutMemo::default(),
+            foreign: None,
         };
         let rebuilt = life.plugin().from_layout(found).unwrap();
         let RebuiltSpec::PersistentVolume(spec) = rebuilt.spec else { panic!("{rebuilt:?}") };

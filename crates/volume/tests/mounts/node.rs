@@ -41,6 +41,7 @@ impl Node {
             boot_id: BootId::new("this-boot").unwrap(),
             tool_deadline: Duration::from_secs(20),
             table: Mutex::new(TableReader::new(kernel)),
+            drivers: refloat_csi::Drivers::none(),
         };
         Self { dir, host, plugins: Plugins::builtin() }
     }
@@ -159,6 +160,10 @@ impl Announcer for Keeper {
         }
         self.keep(None, None, info)
     }
+
+    fn announce_call(&self, _: Verbatim) -> Result<(), VolumeError> {
+        unreachable!("no plugin of these tests asks a driver")
+    }
 }
 
 impl DeviceAnnouncer for Keeper {
@@ -169,6 +174,9 @@ impl DeviceAnnouncer for Keeper {
         info: Option<Verbatim>,
     ) -> Result<(), VolumeError> {
         self.keep(device, mount, info)
+    }
+    fn announce_call(&self, _: Verbatim) -> Result<(), VolumeError> {
+        unreachable!("no plugin of these tests asks a driver")
     }
 }
 
@@ -269,9 +277,11 @@ impl<'n> Life<'n> {
             fs_group: self.fs_group,
             content: self.content.as_ref(),
             resources: &self.resources,
+            inputs: None,
             device: self.device.as_ref(),
             record: before.as_ref(),
             mounted,
+            confirmed: false,
             announcer: &keeper,
         });
         let kept = keeper.state.into_inner().unwrap();
@@ -317,7 +327,8 @@ impl<'n> Life<'n> {
 
     pub fn tear_down(&self) -> Result<(), VolumeError> {
         let record = self.record.clone().unwrap_or_else(|| self.new_record());
-        self.plugin().tear_down(&TearDown { host: &self.node.host, record: &record, trusted: self.record.is_some() })
+        let trusted = self.record.is_some();
+        self.plugin().tear_down(&TearDown { host: &self.node.host, record: &record, trusted, failures: 0 })
     }
 
     pub fn mount_device(&mut self) -> Result<DeviceOutcome, VolumeError> {
@@ -334,8 +345,11 @@ impl<'n> Life<'n> {
             host: &self.node.host,
             spec: &self.spec,
             path: &path,
+            fs_group: self.fs_group,
+            inputs: None,
             record: before.as_ref(),
             mounted,
+            confirmed: false,
             announcer: &keeper,
         });
         let kept = keeper.state.into_inner().unwrap();

@@ -137,8 +137,10 @@ fn mounts_below_pods<'e>(context: &Context<'e>, all: &mut AllFound<'e>) {
         match parts.as_slice() {
             [uid, kind @ (layout::VOLUMES | layout::VOLUME_DEVICES), plugin, name, nested @ ..] => {
                 let mode = if *kind == layout::VOLUMES { VolumeMode::Filesystem } else { VolumeMode::Block };
+                // A CSI volume's own mount is one level deeper.
+                let own = *plugin == layout::CSI_FOLDER && nested == [layout::CSI_MOUNT];
                 match all.at(uid, plugin, name, mode) {
-                    Some(found) if !nested.is_empty() => found.nested.push(point),
+                    Some(found) if !nested.is_empty() && !own => found.nested.push(point),
                     Some(_) => {}
                     None => all.leftovers.push(stale(point, None)),
                 }

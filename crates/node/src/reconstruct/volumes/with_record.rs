@@ -1,11 +1,13 @@
 //! Concludes what a volume with a record is.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
+use refloat_mount::Mount;
 use refloat_record::{PodVolume, RelPath};
 use refloat_volume::{Plugin, Presence, Problem, layout};
 
 use super::super::Context;
+use super::super::by_driver::{self, Recorded};
 use super::super::mounts::{Match, seen, shown};
 use super::{Conclusion, Found, Who, unknown_plugin, unrecorded_sub_path};
 use crate::{ActualVolume, ReconstructionResult, RecordState, SubPathSeen, VolumeKey, VolumeState};
@@ -44,7 +46,7 @@ pub(super) fn conclude(context: &Context<'_>, found: &Found<'_>, record: &PodVol
     if let Some(why) = misplaced(found, record) {
         c.fail(format!("{who}: {why}; nothing is done to it"));
     } else if let Some(plugin) = plugin {
-        c.judge(context, found, plugin, record, matched, same_boot);
+        c.judge(context, found, plugin, record, matched, &stack, same_boot);
     } else {
         c.state = if c.ours { VolumeState::Mounted } else { VolumeState::Unknown };
         c.reason = format!("no plugin {} is built in", record.plugin);
@@ -52,6 +54,9 @@ pub(super) fn conclude(context: &Context<'_>, found: &Found<'_>, record: &PodVol
         c.problems.push(unknown_plugin(&who, &record.plugin));
     }
     c.look_at_folder(&who, found, path.clone(), &stack);
+    if let Some(plugin) = plugin {
+        c.driver_problems(context, plugin, record, path.as_deref(), &who);
+    }
     let sub_paths = c.sub_paths(context, found, record, same_boot);
     let explained = |p: &Problem| matches!(p.code, "NotUnderstood" | "StrayFiles" | "UnknownPlugin");
     if let (Some(conflict), false) = (&c.conflict, c.problems.iter().any(explained)) {
@@ -120,8 +125,15 @@ impl Conclusion {
         plugin: &dyn Plugin,
         record: &PodVolume,
         matched: Match,
+        stack: &[Mount<'_>],
         same_boot: bool,
     ) {
+        if plugin.capabilities().presence == Presence::Driver {
+            let recorded = Recorded { confirmed: record.confirmed, mount: record.mount.is_some(), same_boot };
+            let told = by_driver::tell(recorded, &matched, stack);
+            (self.state, self.reason, self.conflict) = (told.state, told.reason, told.conflict);
+            return;
+        }
         if let Match::Conflict(why) = matched {
             self.state = VolumeState::Uncertain;
             self.reason.clone_from(&why);
@@ -130,6 +142,8 @@ impl Conclusion {
         }
         let listed = context.evidence.tree.is_some();
         let (state, reason) = match plugin.capabilities().presence {
+            // Told above.
+            Presence::Driver => (VolumeState::Unknown, String::new()),
             Presence::Record if same_boot => (VolumeState::Mounted, "the record is of this boot".into()),
             Presence::Record => (VolumeState::NotMounted, "the record is of another boot".into()),
             Presence::Mount => match matched {
@@ -156,6 +170,30 @@ impl Conclusion {
         };
         self.state = state;
         self.reason = reason;
+    }
+
+    /// What a driver left undone, and a driver that is not there.
+    fn driver_problems(
+        &mut self,
+        context: &Context<'_>,
+        plugin: &dyn Plugin,
+        record: &PodVolume,
+        path: Option<&Path>,
+        who: &Who<'_>,
+    ) {
+        if plugin.capabilities().presence != Presence::Driver {
+            return;
+        }
+        let deeper = |path: &Path| context.mounts.table.under(path).next().is_some();
+        if self.state == VolumeState::Mounted && record.mount.is_none() && !path.is_some_and(deeper) {
+            let shown = path.map(|path| path.display().to_string()).unwrap_or_default();
+            self.problems.push(Problem::new(
+                "NothingMounted",
+                format!("{who}: its driver said that it is published, and nothing is mounted at {shown}"),
+                "Some drivers mount nothing. If this one should, look into its log: the pod sees a folder of this node.",
+            ));
+        }
+        self.problems.extend(by_driver::missing(context, plugin, Some(record.into()), &who.to_string()));
     }
 
     /// The volume's subPath mounts: those of the record, then those that only the table knows.

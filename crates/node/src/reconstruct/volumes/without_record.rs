@@ -2,19 +2,15 @@
 
 use refloat_mount::Mount;
 use refloat_record::{PluginName, PodRef, PodVolume, RecordKey, SpecName, Verbatim, VolumeMode};
-use refloat_volume::{FoundVolume, Plugin, Presence, Problem, Rebuilt, RebuiltSpec, Reconstruction, layout};
+use refloat_volume::{
+    ForeignFile, FoundVolume, Plugin, Presence, Problem, Rebuilt, RebuiltSpec, Reconstruction, Recorded, layout,
+};
 
 use super::super::Context;
 use super::super::devices::LOCAL;
 use super::super::mounts::{seen, shown, told};
 use super::{Conclusion, Found, Who, unknown_plugin, unrecorded_sub_path};
 use crate::{ActualVolume, ReconstructionResult, RecordState, VolumeKey, VolumeState};
-
-/// A CSI volume's mount is one level deeper than its folder.
-///
-/// # Source
-/// `GetPath` of the kubelet's `csiMountMgr`.
-const CSI: &str = "kubernetes.io/csi";
 
 pub(super) fn conclude(context: &Context<'_>, found: &Found<'_>) -> ActualVolume {
     let root = context.mounts.root;
@@ -39,12 +35,18 @@ pub(super) fn conclude(context: &Context<'_>, found: &Found<'_>) -> ActualVolume
         mode: found.mode,
     };
     let lost = context.unreadable.get(&record_key);
-    let record_state = lost.map_or(RecordState::Missing, |(state, _)| *state);
+    let foreign = found.folder.and_then(|folder| folder.foreign.as_ref());
+    let record_state = match (lost, foreign) {
+        (Some((state, _)), _) => *state,
+        (None, None) => RecordState::Missing,
+        (None, Some(ForeignFile::Good(_))) => RecordState::Foreign,
+        (None, Some(ForeignFile::Bad { .. })) => RecordState::Damaged,
+    };
 
     let rel = found.rel();
-    let is_csi = plugin_name.as_str() == CSI && found.mode == VolumeMode::Filesystem;
-    let mount_rel = rel.as_ref().and_then(|rel| if is_csi { rel.join("mount").ok() } else { Some(rel.clone()) });
-    let path = mount_rel.as_ref().map(|p| p.below(root));
+    let is_csi = plugin_name.as_str() == layout::CSI && found.mode == VolumeMode::Filesystem;
+    let rel = rel.and_then(|rel| if is_csi { rel.join(layout::CSI_MOUNT).ok() } else { Some(rel) });
+    let path = rel.as_ref().map(|p| p.below(root));
     let stack = path.as_ref().map_or(vec![], |p| context.mounts.stack(p));
     let plugin = context.plugins.by_name(&plugin_name);
 
@@ -62,15 +64,38 @@ pub(super) fn conclude(context: &Context<'_>, found: &Found<'_>) -> ActualVolume
         Some(top) => format!("mount table: {}, {} layer(s)", shown(*top), stack.len()),
         None => "mount table: nothing at its path".into(),
     });
+    match foreign {
+        None => {}
+        Some(ForeignFile::Good(data)) => c.evidence.push(format!("{}: {data}", layout::VOL_DATA)),
+        Some(ForeignFile::Bad { why }) => {
+            c.evidence.push(format!("{}: {why}", layout::VOL_DATA));
+            c.problems.push(Problem::new(
+                "VolDataDamaged",
+                format!("{who}: the kubelet's {} says nothing: {why}", layout::VOL_DATA),
+                "The file is left as it is. The volume is undone with what the mount table tells.",
+            ));
+        }
+    }
     c.evidence.push(format!("folders: {}", if found.folder.is_some() { "there" } else { "not there" }));
 
     let rebuilt = plugin.filter(|p| p.capabilities().reconstruction != Reconstruction::UnmountOnly).and_then(|p| {
         let (folder, mode, table) = (found.name, found.mode, context.mounts.table);
-        p.from_layout(FoundVolume { folder, mode, path: path.as_deref()?, table, memo: &context.memo })
+        p.from_layout(FoundVolume { folder, mode, path: path.as_deref()?, table, memo: &context.memo, foreign })
     });
+    // Where its own file is lost, the device that it was bound from tells whose it is.
+    let by_stage = if is_csi && rebuilt.is_none() { super::super::stages::of_mount(context, &stack) } else { None };
     let unique_name = plugin.filter(|_| valid).and_then(|p| {
         let pod = PodRef { uid: found.pod.clone(), namespace: String::new(), name: String::new() };
-        if !p.capabilities().device_mountable {
+        if is_csi {
+            let shared = rebuilt.as_ref().and_then(|r| r.volume_name.as_deref());
+            let shared = shared.or(by_stage.as_ref().map(|stage| stage.volume_name.as_str()));
+            match shared {
+                Some(name) => layout::unique_name_of_device(&plugin_name, name).ok(),
+                // An inline volume is its pod's own.
+                None if rebuilt.is_some() => Some(layout::unique_name_of_pod(&pod, &plugin_name, &spec_name)),
+                None => None,
+            }
+        } else if !p.capabilities().device_mountable {
             Some(layout::unique_name_of_pod(&pod, &plugin_name, &spec_name))
         } else if plugin_name.as_str() == LOCAL {
             layout::unique_name_of_device(&plugin_name, spec_name.as_str()).ok()
@@ -83,8 +108,15 @@ pub(super) fn conclude(context: &Context<'_>, found: &Found<'_>) -> ActualVolume
     if stack.is_empty() && path.as_ref().is_some_and(|p| context.mounts.is_hidden_at(p)) {
         c.conflict.get_or_insert_with(|| "another mount over a folder above hides what is mounted there".into());
     }
-    if c.stray_files && plugin.is_some_and(|p| p.capabilities().presence == Presence::Mount) {
+    let by_mount = |p: &dyn Plugin| matches!(p.capabilities().presence, Presence::Mount | Presence::Driver);
+    if c.stray_files && plugin.is_some_and(by_mount) {
         c.conflict.get_or_insert_with(|| "its folder holds files, which a mount would hide".into());
+    }
+    let provider_info = rebuilt.as_ref().and_then(|r| r.provider_info.clone());
+    let provider_info = provider_info.or(by_stage.map(|stage| stage.provider_info));
+    if let Some(plugin) = plugin {
+        let recorded = Recorded { provider_info: provider_info.as_ref(), ..Recorded::default() };
+        c.problems.extend(super::super::by_driver::missing(context, plugin, Some(recorded), &who.to_string()));
     }
     let (spec_volume, spec_persistent_volume) = match rebuilt.map(|r| r.spec) {
         Some(RebuiltSpec::Volume(v)) => (Some(Verbatim::from_value(&v)), None),
@@ -120,7 +152,7 @@ pub(super) fn conclude(context: &Context<'_>, found: &Found<'_>) -> ActualVolume
         sub_paths: vec![],
         confirmed: false,
         boot_id: context.evidence.boot_id.clone(),
-        provider_info: None,
+        provider_info,
     });
     ActualVolume {
         key,
@@ -169,7 +201,9 @@ impl Conclusion {
         if mounted {
             self.state = VolumeState::Mounted;
             self.reason = "it is in the mount table; no record tells more".into();
-            if self.problems.is_empty() {
+            // Another program that keeps it has a file about it.
+            let kept = found.folder.and_then(|f| f.foreign.as_ref()).is_some_and(|f| f.good().is_some());
+            if self.problems.is_empty() && !kept {
                 self.problems.push(Problem::new(
                     "RecordMissing",
                     format!("{who}: it is mounted, and no record tells what it is"),
@@ -179,9 +213,6 @@ impl Conclusion {
         }
         let Some(plugin) = plugin else {
             self.problems.push(unknown_plugin(who, plugin_name));
-            if plugin_name.as_str() == CSI {
-                self.conflict = Some("its driver has to be asked, and this version of Refloat cannot ask it".into());
-            }
             if !mounted && found.folder.is_some_and(|f| f.empty != Some(true)) {
                 self.state = VolumeState::Unknown;
                 self.reason = format!("no plugin {plugin_name} is built in to tell what its folder is");
@@ -192,7 +223,12 @@ impl Conclusion {
             let lost = rebuilt.lost.iter().map(|field| (*field).to_owned()).collect();
             self.reconstruction = ReconstructionResult::Partial { lost };
         }
-        let marker = plugin.capabilities().presence == Presence::Marker;
+        let presence = plugin.capabilities().presence;
+        if presence == Presence::Driver && !mounted && found.folder.is_some_and(|f| f.foreign.is_some()) {
+            self.state = VolumeState::Uncertain;
+            self.reason = "nothing is mounted there, and no record says whether its driver has anything to undo".into();
+        }
+        let marker = presence == Presence::Marker;
         if marker && (found.ready != mounted || (!mounted && found.folder.is_some_and(|f| f.empty == Some(false)))) {
             self.state = VolumeState::Uncertain;
             self.reason = "no record says whether it is whole".into();

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolume, PersistentVolumeClaim, Secret};
+use k8s_openapi::api::storage::v1::{CSIDriver, VolumeAttachment};
 use refloat_volume::{Lookup, NodeFacts, Object, Objects, Problem};
 
 use super::{Folder, ManifestPod, ObjectKind};
@@ -17,6 +18,8 @@ pub struct ManifestObjects {
     claims: Table<Object<PersistentVolumeClaim>>,
     config_maps: Table<ConfigMap>,
     secrets: Table<Secret>,
+    csi_drivers: Table<CSIDriver>,
+    attachments: Table<VolumeAttachment>,
     /// Why an object that was not found may exist all the same.
     incomplete: Option<String>,
     problems: Vec<Problem>,
@@ -103,6 +106,8 @@ impl ManifestObjects {
                     ObjectKind::PersistentVolumeClaim(o) => all.claims.add(kind, key, &place, o.clone()),
                     ObjectKind::ConfigMap(o) => all.config_maps.add(kind, key, &place, o.clone()),
                     ObjectKind::Secret(o) => all.secrets.add(kind, key, &place, o.clone()),
+                    ObjectKind::CSIDriver(o) => all.csi_drivers.add(kind, key, &place, o.clone()),
+                    ObjectKind::VolumeAttachment(o) => all.attachments.add(kind, key, &place, o.clone()),
                 };
                 all.problems.extend(problem);
             }
@@ -183,6 +188,26 @@ impl Objects for ManifestObjects {
 
     fn persistent_volume(&self, name: &str) -> Lookup<Arc<Object<PersistentVolume>>> {
         self.volumes.get("", name, self.incomplete.as_ref())
+    }
+
+    fn csi_driver(&self, name: &str) -> Lookup<Arc<CSIDriver>> {
+        self.csi_drivers.get("", name, self.incomplete.as_ref())
+    }
+
+    fn volume_attachment(&self, driver: &str, persistent_volume: &str) -> Lookup<Arc<VolumeAttachment>> {
+        // Its name holds the node's, which no manifest tells; the manifests are this node's alone.
+        let fits = |a: &&Arc<VolumeAttachment>| {
+            a.spec.attacher == driver && a.spec.source.persistent_volume_name.as_deref() == Some(persistent_volume)
+        };
+        let mut fitting = self.attachments.once().filter(fits);
+        match (fitting.next(), fitting.next(), &self.incomplete) {
+            (Some(one), None, _) => Lookup::Found(one.clone()),
+            (Some(_), Some(_), _) => Lookup::Unknown(format!(
+                "two VolumeAttachments are of the driver {driver} and PersistentVolume {persistent_volume}"
+            )),
+            (None, _, Some(why)) => Lookup::Unknown(why.clone()),
+            (None, _, None) => Lookup::Absent,
+        }
     }
 
     fn node_facts(&self) -> NodeFacts {

@@ -113,6 +113,7 @@ fn without_a_record_nothing_is_invented() {
                 path: Path::new(&path),
                 table: &table,
                 memo: &crate::LayoutMemo::default(),
+                foreign: None,
             })
             .unwrap();
         assert_eq!(rebuilt.spec, RebuiltSpec::Volume(json!({ "name": name, "emptyDir": expected })));

@@ -56,6 +56,7 @@ fn the_path_of_a_folder_is_told_where_it_is_unambiguous() {
                 path: Path::new(pod),
                 table: &table,
                 memo: &crate::LayoutMemo::default(),
+                foreign: None,
             })
             .unwrap();
         let RebuiltSpec::PersistentVolume(pv) = rebuilt.spec else { panic!() };

@@ -46,6 +46,12 @@ impl Objects for Cluster {
     fn persistent_volume(&self, _: &str) -> Lookup<Arc<Object<PersistentVolume>>> {
         unreachable!("content never needs a volume")
     }
+    fn csi_driver(&self, _: &str) -> Lookup<Arc<k8s_openapi::api::storage::v1::CSIDriver>> {
+        unreachable!("content never needs a driver")
+    }
+    fn volume_attachment(&self, _: &str, _: &str) -> Lookup<Arc<k8s_openapi::api::storage::v1::VolumeAttachment>> {
+        unreachable!("content never needs an attachment")
+    }
     fn node_facts(&self) -> NodeFacts {
         self.facts.clone()
     }
@@ -394,6 +400,7 @@ fn without_a_record_nothing_is_invented() {
                 path,
                 table: &table,
                 memo: &crate::LayoutMemo::default(),
+                foreign: None,
             })
             .unwrap();
         assert_eq!(rebuilt.spec, RebuiltSpec::Volume(json!({"name": "creds", field: {}})));

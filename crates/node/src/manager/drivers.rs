@@ -1,0 +1,159 @@
+//! The CSI drivers of the node: what the manager hears of them, and what it writes down.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use refloat_csi::{DriverChange, Drivers, DriversOptions};
+use refloat_record::{Driver, DriverName, Record, RecordKey};
+use refloat_volume::{Problem, layout};
+use rustix::event::EventfdFlags;
+
+use super::{Manager, records};
+use crate::execute::Change;
+
+/// The folder of registration sockets, below the node root.
+///
+/// # Source
+/// `DefaultKubeletPluginsRegistrationDirName` of the kubelet.
+const REGISTRY: &str = "plugins_registry";
+
+/// How long a driver may take for one call, as a part of the operation's deadline: most operations make one call that takes
+/// its time, and must then have time to say what happened.
+const CALL_PART: f64 = 0.8;
+
+/// What was heard since the manager last listened. Written by the watch's own thread.
+#[derive(Debug)]
+pub(super) struct DriverNews {
+    changes: Mutex<Vec<DriverChange>>,
+    /// Becomes readable when there is something.
+    wake: OwnedFd,
+}
+
+impl DriverNews {
+    fn push(&self, change: DriverChange) {
+        self.changes.lock().unwrap_or_else(PoisonError::into_inner).push(change);
+        // The counter cannot overflow: it is read whenever it is not zero.
+        let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
+    }
+
+    fn take(&self) -> Vec<DriverChange> {
+        let mut counter = [0; 8];
+        // Not readable means that there is nothing, which the list tells as well.
+        let _ = rustix::io::read(&self.wake, &mut counter);
+        std::mem::take(&mut self.changes.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+impl AsFd for DriverNews {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.wake.as_fd()
+    }
+}
+
+/// Starts to watch for drivers. A node where that cannot be done has its other volumes all the same.
+pub(super) fn watch(root: &Path, operation_deadline: Duration) -> std::io::Result<(Drivers, Arc<DriverNews>)> {
+    let wake = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+    let news = Arc::new(DriverNews { changes: Mutex::default(), wake });
+    let options = DriversOptions { registry: root.join(REGISTRY), deadline: operation_deadline.mul_f64(CALL_PART) };
+    let heard = Arc::clone(&news);
+    let drivers = Drivers::start(options, Box::new(move |change| heard.push(change))).unwrap_or_else(|error| {
+        tracing::error!(
+            code = "DriversNotWatched",
+            error = %refloat_volume::error_chain(&error),
+            "no CSI driver can be used until the manager is started again"
+        );
+        Drivers::none()
+    });
+    Ok((drivers, news))
+}
+
+/// Now, as records have it.
+fn now() -> String {
+    jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
+}
+
+impl Manager {
+    /// Remembers the drivers of the records, and writes down which of them cannot be reached: since now, as far as is known.
+    pub(super) fn remember_drivers(&mut self) {
+        let mut gone = vec![];
+        for record in &self.evidence.records.records {
+            let Record::Driver(driver) = record else { continue };
+            self.executor.host.drivers.remember(driver.name.as_str(), Path::new(&driver.endpoint));
+            if driver.missing_since.is_none() && self.evidence.missing_drivers.contains_key(driver.name.as_str()) {
+                gone.push(Driver { missing_since: Some(now()), ..driver.clone() });
+            }
+        }
+        for driver in gone {
+            self.write_driver(driver);
+        }
+        self.news.drivers = true;
+    }
+
+    /// Takes in what was heard of drivers.
+    pub(super) fn take_driver_changes(&mut self) {
+        for change in self.driver_news.take() {
+            self.news.drivers = true;
+            match change {
+                DriverChange::Registered { name, endpoint, node } => {
+                    tracing::info!(driver = name, endpoint = %endpoint.display(), "the CSI driver is registered");
+                    let Ok(driver) = DriverName::new(&name) else { continue };
+                    self.write_driver(Driver {
+                        name: driver,
+                        endpoint: endpoint.to_string_lossy().into_owned(),
+                        node_id: node.node_id,
+                        topology: node.topology,
+                        registered_at: now(),
+                        missing_since: None,
+                    });
+                    self.refused_drivers.clear();
+                    self.retries.driver_is_back(&name);
+                    // It may be another version, which stages where the one before did not.
+                    let of_driver = format!("{}/{name}^", layout::CSI);
+                    self.input.no_device.retain(|unique_name| !unique_name.as_str().starts_with(&of_driver));
+                }
+                DriverChange::Gone { name } => {
+                    tracing::warn!(driver = name, "the CSI driver is gone");
+                    let key = DriverName::new(&name).ok().map(RecordKey::Driver);
+                    let known = key.and_then(|key| records::find(&self.evidence.records.records, &key).cloned());
+                    if let Some(Record::Driver(driver)) = known {
+                        self.write_driver(Driver { missing_since: Some(now()), ..driver });
+                    }
+                }
+                DriverChange::Refused { socket, why } => {
+                    let problem = Problem::new(
+                        "DriverNotRegistered",
+                        format!("the CSI driver at {} cannot be registered: {why}", socket.display()),
+                        "Look into the log of the driver and of its node-driver-registrar. It is tried again when its socket \
+                         is made anew.",
+                    );
+                    self.refused_drivers.insert(socket, problem);
+                }
+            }
+        }
+    }
+
+    /// What is wrong with drivers that did not come in, as long as their sockets are there.
+    pub(super) fn driver_problems(&mut self) -> Vec<Problem> {
+        self.refused_drivers.retain(|socket, _| socket.symlink_metadata().is_ok());
+        self.refused_drivers.values().cloned().collect()
+    }
+
+    /// Writes a driver's record. Without it a restart has to wait until the driver registers again, and nothing else: so a
+    /// failure is told, and the next change tries again.
+    fn write_driver(&mut self, driver: Driver) {
+        let record = Record::Driver(driver);
+        if let Some(store) = &self.executor.store
+            && let Err(error) = store.put(&record)
+        {
+            tracing::warn!(
+                code = "RecordNotWritten",
+                error = %refloat_volume::error_chain(&error),
+                "what is known of a CSI driver could not be written down"
+            );
+        }
+        let records = &mut self.evidence.records;
+        records::apply(&mut records.records, &mut records.unreadable, vec![Change::Put(Box::new(record))]);
+    }
+}

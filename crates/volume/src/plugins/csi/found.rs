@@ -1,0 +1,91 @@
+//! Volumes and devices without a record: what the kubelet's `vol_data.json` tells.
+
+use std::path::Path;
+
+use refloat_record::RelPath;
+
+use super::info::Info;
+use super::source::{stage_folder, volume_name};
+use super::vol_data::{ForeignFile, VolData};
+use crate::{FoundVolume, Rebuilt, RebuiltDevice, RebuiltSpec, layout};
+
+/// What only a spec tells.
+const LOST: [&str; 11] = [
+    "spec.accessModes",
+    "spec.capacity",
+    "spec.claimRef",
+    "spec.csi.fsType",
+    "spec.csi.nodePublishSecretRef",
+    "spec.csi.nodeStageSecretRef",
+    "spec.csi.volumeAttributes",
+    "spec.mountOptions",
+    "spec.nodeAffinity",
+    "spec.persistentVolumeReclaimPolicy",
+    "spec.storageClassName",
+];
+const LOST_INLINE: [&str; 4] = ["csi.fsType", "csi.nodePublishSecretRef", "csi.readOnly", "csi.volumeAttributes"];
+
+fn info(data: &VolData) -> Info {
+    Info {
+        driver: data.driver_name.clone(),
+        volume_handle: data.volume_handle.clone(),
+        ephemeral: data.is_ephemeral(),
+        attachment_id: data.attachment_id.clone(),
+    }
+}
+
+pub(super) fn volume(found: &FoundVolume<'_>) -> Option<Rebuilt> {
+    let data = found.foreign?.good()?;
+    let name = data.spec_vol_id.as_deref().unwrap_or(found.folder);
+    let provider_info = Some(info(data).verbatim());
+    if data.is_ephemeral() {
+        let spec = serde_json::json!({ "name": name, "csi": { "driver": data.driver_name } });
+        return Some(Rebuilt {
+            spec: RebuiltSpec::Volume(spec),
+            lost: LOST_INLINE.to_vec(),
+            volume_name: None,
+            provider_info,
+        });
+    }
+    let spec = serde_json::json!({
+        "apiVersion": "v1",
+        "kind": "PersistentVolume",
+        "metadata": { "name": name },
+        "spec": {
+            "csi": { "driver": data.driver_name, "volumeHandle": data.volume_handle },
+            "volumeMode": "Filesystem",
+        },
+    });
+    Some(Rebuilt {
+        spec: RebuiltSpec::PersistentVolume(spec),
+        lost: LOST.to_vec(),
+        volume_name: Some(volume_name(&data.driver_name, &data.volume_handle)),
+        provider_info,
+    })
+}
+
+/// A staged volume, from the file beside its global mount. The folder's name must be the hash of the handle, and the one
+/// above it the driver's, or those of kubelets before 1.24, `pv/<persistent volume>`.
+pub(super) fn device(rel: &RelPath, foreign: &ForeignFile) -> Result<RebuiltDevice, String> {
+    let data = match foreign {
+        ForeignFile::Good(data) => data,
+        ForeignFile::Bad { why } => return Err(format!("{} beside it says nothing: {why}", layout::VOL_DATA)),
+    };
+    let above = |levels: usize| {
+        rel.as_path()
+            .ancestors()
+            .nth(levels)
+            .and_then(Path::file_name)
+            .and_then(|name| name.to_str())
+            .unwrap_or_default()
+    };
+    let (folder, driver) = (above(1), above(2));
+    let old = driver == "pv";
+    if !old && (driver != data.driver_name || folder != stage_folder(&data.volume_handle)) {
+        return Err(format!("{} beside it is of {data}, which is staged in another folder", layout::VOL_DATA));
+    }
+    Ok(RebuiltDevice {
+        volume_name: volume_name(&data.driver_name, &data.volume_handle),
+        provider_info: info(data).verbatim(),
+    })
+}

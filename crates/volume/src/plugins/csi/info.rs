@@ -1,0 +1,51 @@
+//! What is needed to undo a volume: the record's `providerInfo`.
+
+use refloat_record::Verbatim;
+use serde::{Deserialize, Serialize};
+
+use crate::Recorded;
+
+/// Driver, volume id and what the kubelet's file says besides. No secret, no context.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Info {
+    /// The driver.
+    pub(super) driver: String,
+    /// The volume's id, as the driver was told it.
+    pub(super) volume_handle: String,
+    /// Whether it is an inline volume.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(super) ephemeral: bool,
+    /// The name of the `VolumeAttachment`, whether or not there is one.
+    #[serde(default, rename = "attachmentID", skip_serializing_if = "Option::is_none")]
+    pub(super) attachment_id: Option<String>,
+}
+
+impl Info {
+    pub(super) fn verbatim(&self) -> Verbatim {
+        Verbatim::from_value(&serde_json::to_value(self).expect("texts and a flag"))
+    }
+
+    /// As the record has it: what was written when the driver was asked, else what the spec says.
+    pub(super) fn recorded(recorded: Recorded<'_>) -> Option<Self> {
+        if let Some(info) = recorded.provider_info.and_then(|info| info.parse().ok()) {
+            return Some(info);
+        }
+        #[derive(Deserialize)]
+        struct Whole {
+            spec: Spec,
+        }
+        #[derive(Deserialize)]
+        struct Spec {
+            csi: Csi,
+        }
+        #[derive(Deserialize)]
+        #[serde(rename_all = "camelCase")]
+        struct Csi {
+            driver: String,
+            volume_handle: String,
+        }
+        let Csi { driver, volume_handle } = recorded.persistent_volume?.parse::<Whole>().ok()?.spec.csi;
+        Some(Self { driver, volume_handle, ephemeral: false, attachment_id: None })
+    }
+}

@@ -1,0 +1,1 @@
+//! Names, modes and files, against what the kubelet makes of them.
