@@ -235,6 +235,16 @@ impl NodeRoot {
         Ok(Self { fd, path: real, given: path.to_owned() })
     }
 
+    /// The same folder, said to be at another path: a root that was unpacked elsewhere, looked at beside a mount table
+    /// in which it is at `path`. All paths that are told start with that.
+    ///
+    /// # Safety of the node
+    /// It is for looking only. Who unmounts or removes asks this machine's mount table for that path.
+    #[must_use]
+    pub fn said_to_be_at(self, path: PathBuf) -> Self {
+        Self { path, ..self }
+    }
+
     /// The root as the mount table spells it.
     pub fn path(&self) -> &Path {
         &self.path

@@ -99,12 +99,20 @@ pub enum GatherError {
 #[derive(Debug, Clone, Copy)]
 pub struct Gather<'a> {
     host: &'a Host,
+    saved: Option<&'a Arc<MountTable>>,
 }
 
 impl<'a> Gather<'a> {
     /// Reads the evidence of this node.
     pub fn new(host: &'a Host) -> Self {
-        Self { host }
+        Self { host, saved: None }
+    }
+
+    /// Takes this mount table instead of the kernel's: for a root that was brought here from another node. The host's
+    /// root is to be at the path that it has in the table ([`refloat_mount::NodeRoot::said_to_be_at`]).
+    #[must_use]
+    pub fn with_table(self, table: &'a Arc<MountTable>) -> Self {
+        Self { saved: Some(table), ..self }
     }
 
     /// Reads everything once. `records` is how the store is read: [`refloat_record::Store::load`] for the manager,
@@ -112,7 +120,8 @@ impl<'a> Gather<'a> {
     pub fn read(self, records: impl FnOnce() -> Result<Loaded, OpenError> + Send) -> Result<Evidence, GatherError> {
         let (records, table, mut tree) = std::thread::scope(|scope| {
             let records = scope.spawn(records);
-            let table = scope.spawn(|| self.host.mount_table());
+            let table =
+                scope.spawn(|| self.saved.map_or_else(|| self.host.mount_table(), |table| Ok(Arc::clone(table))));
             let tree = walk::tree(&self.host.root);
             (joined(records), joined(table), tree)
         });

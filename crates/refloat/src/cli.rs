@@ -132,6 +132,21 @@ pub(crate) struct ScanArgs {
     /// A manifest folder: says which pods are wanted
     #[arg(long, env = "REFLOAT_MANIFESTS", value_name = "DIR")]
     pub(crate) manifests: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) saved: SavedArgs,
+}
+
+/// A node that is not this one: its root, unpacked here, is named by --root-dir.
+#[derive(Debug, Default, Args)]
+#[command(next_help_heading = "A node that is not this one")]
+pub(crate) struct SavedArgs {
+    /// Take the mount table from this copy of the node's /proc/1/mountinfo; --root-dir names the node's root where it
+    /// was unpacked, and --state-dir its records, if there are any
+    #[arg(long, value_name = "FILE")]
+    pub(crate) mountinfo: Option<PathBuf>,
+    /// Where the root was on the node, as its mount table spells it [default: /var/lib/kubelet]
+    #[arg(long, value_name = "DIR", requires = "mountinfo")]
+    pub(crate) original_root: Option<PathBuf>,
 }
 
 /// Arguments of `explain`.
@@ -142,6 +157,8 @@ pub(crate) struct ExplainArgs {
     /// A manifest folder: says which pods are wanted
     #[arg(long, env = "REFLOAT_MANIFESTS", value_name = "DIR")]
     pub(crate) manifests: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) saved: SavedArgs,
 }
 
 /// Arguments of `node`.

@@ -17,6 +17,8 @@ const KIND: &str = "RefloatConfiguration";
 pub(crate) struct Settings {
     pub(crate) root_dir: PathBuf,
     pub(crate) state_dir: PathBuf,
+    /// Whether the state folder was named on the command line or in the environment.
+    pub(crate) state_dir_given: bool,
     pub(crate) output: OutputFormat,
     pub(crate) color: ColorWhen,
     pub(crate) verbose: u8,
@@ -65,6 +67,7 @@ impl Settings {
         Ok(Self {
             root_dir: absolute(root)?,
             state_dir: absolute(state)?,
+            state_dir_given: flags.state_dir.is_some(),
             output: flags.output.or(file.output).unwrap_or_default(),
             color: flags.color.or(file.color).unwrap_or_default(),
             verbose,

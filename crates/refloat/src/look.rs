@@ -1,5 +1,7 @@
 //! Looks at the node without changing it: gathers evidence, reconstructs, and asks who wants what.
 
+mod saved;
+
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::time::Duration;
@@ -8,11 +10,13 @@ use anyhow::Context;
 use jiff::Timestamp;
 use refloat_mount::{Kernel, NodeRoot, TableReader};
 use refloat_node::{Actual, Desired, Evidence, Gather, VolumeKey, Wanted, compare, reconstruct};
-use refloat_record::{BootId, PodUid, Store};
+use refloat_record::{BootId, Loaded, PodUid, Store};
 use refloat_volume::{Host, Plugins, Problem};
 
+use crate::cli::SavedArgs;
 use crate::config::Settings;
 use crate::exit::Failure;
+use saved::{Saved, unknown_boot};
 
 /// What was seen on the node.
 #[derive(Debug)]
@@ -21,10 +25,12 @@ pub(crate) struct View {
     pub(crate) root: PathBuf,
     /// The node root as it was given, from `/` on.
     pub(crate) given_root: PathBuf,
-    /// The state folder.
-    pub(crate) state_dir: PathBuf,
-    /// This boot.
-    pub(crate) boot_id: BootId,
+    /// The state folder; none if no records were looked for.
+    pub(crate) state_dir: Option<PathBuf>,
+    /// The file that the mount table is from; none for this node's own table.
+    pub(crate) mountinfo: Option<PathBuf>,
+    /// The boot; none if nobody can tell it.
+    pub(crate) boot_id: Option<BootId>,
     /// When it was seen.
     pub(crate) scanned_at: Timestamp,
     /// What was concluded.
@@ -89,9 +95,22 @@ impl Authority {
     }
 }
 
-/// Looks at the node: records, mount table and folders, each in one pass.
-pub(crate) fn look(settings: &Settings, manifests: Option<&Path>) -> Result<View, Failure> {
-    let evidence = gather(settings)?;
+/// Looks at the node: records, mount table and folders, each in one pass. With a saved mount table nothing of this
+/// machine is asked, not even what its configuration file says.
+pub(crate) fn look(settings: &Settings, manifests: Option<&Path>, saved: &SavedArgs) -> Result<View, Failure> {
+    let saved = match &saved.mountinfo {
+        Some(file) => Some(Saved::read(file, saved.original_root.as_deref())?),
+        None => None,
+    };
+    let manifests = match saved {
+        Some(_) => manifests,
+        None => manifests.or(settings.file.manifests.as_deref()),
+    };
+    let state_dir = (saved.is_none() || settings.state_dir_given).then_some(settings.state_dir.as_path());
+    let evidence = match &saved {
+        Some(saved) => gather_saved(settings, state_dir, saved)?,
+        None => gather(settings)?,
+    };
     let plugins = Plugins::builtin();
     let mut actual = reconstruct(&evidence, &plugins);
     let authority = match manifests {
@@ -102,11 +121,13 @@ pub(crate) fn look(settings: &Settings, manifests: Option<&Path>) -> Result<View
         }
     };
     compare(authority.desired(), &mut actual);
+    actual.problems.extend(saved.iter().flat_map(|saved| saved.problems.iter().cloned()));
     Ok(View {
         root: evidence.root,
         given_root: std::path::absolute(&settings.root_dir).unwrap_or_else(|_| settings.root_dir.clone()),
-        state_dir: settings.state_dir.clone(),
-        boot_id: evidence.boot_id,
+        state_dir: state_dir.map(Path::to_path_buf),
+        boot_id: saved.is_none().then_some(evidence.boot_id),
+        mountinfo: saved.map(|saved| saved.file),
         scanned_at: Timestamp::now(),
         actual,
         authority,
@@ -115,19 +136,28 @@ pub(crate) fn look(settings: &Settings, manifests: Option<&Path>) -> Result<View
 
 /// Gathers evidence: the records (read only), the mount table and the folders.
 pub(crate) fn gather(settings: &Settings) -> Result<Evidence, Failure> {
+    let host = host(open_root(settings)?, boot_id()?);
+    Gather::new(&host).read(|| Store::read(&settings.state_dir)).context("cannot look at the node").map_err(unreadable)
+}
+
+/// The same from a root that was unpacked here and a saved mount table.
+fn gather_saved(settings: &Settings, state_dir: Option<&Path>, saved: &Saved) -> Result<Evidence, Failure> {
+    let host = host(open_root(settings)?.said_to_be_at(saved.root.clone()), unknown_boot());
+    let records = || state_dir.map_or_else(|| Ok(Loaded::default()), Store::read);
+    let evidence = Gather::new(&host).with_table(&saved.table).read(records);
+    let mut evidence = evidence.context("cannot look at what was saved of the node").map_err(unreadable)?;
+    evidence.boot_id = saved.boot(&evidence.records.records);
+    Ok(evidence)
+}
+
+fn host(root: NodeRoot, boot_id: BootId) -> Host {
     let kernel = Kernel::detect();
-    let host = Host {
-        root: open_root(settings)?,
-        kernel,
-        boot_id: boot_id()?,
-        tool_deadline: Duration::ZERO,
-        table: Mutex::new(TableReader::new(kernel)),
-        drivers: refloat_csi::Drivers::none(),
-    };
-    Gather::new(&host)
-        .read(|| Store::read(&settings.state_dir))
-        .context("cannot look at the node")
-        .map_err(|e| Failure::with_hint(e, "run as a user who may read the state folder; `refloat doctor` says more"))
+    let table = Mutex::new(TableReader::new(kernel));
+    Host { root, kernel, boot_id, tool_deadline: Duration::ZERO, table, drivers: refloat_csi::Drivers::none() }
+}
+
+fn unreadable(error: anyhow::Error) -> Failure {
+    Failure::with_hint(error, "run as a user who may read the state folder; `refloat doctor` says more")
 }
 
 /// Opens the node root. That it is not there is an error that says so, never "nothing to do".

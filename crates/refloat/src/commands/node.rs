@@ -73,8 +73,9 @@ fn once(
     let view = View {
         root,
         given_root: settings.root_dir.clone(),
-        state_dir: settings.state_dir.clone(),
-        boot_id: boot_id()?,
+        state_dir: Some(settings.state_dir.clone()),
+        mountinfo: None,
+        boot_id: Some(boot_id()?),
         scanned_at: Timestamp::now(),
         actual: outcome.actual,
         authority: Authority::Source(outcome.desired),

@@ -11,8 +11,7 @@ use refloat_volume::Problem;
 
 /// Runs the command.
 pub(crate) fn run(args: &ScanArgs, settings: &Settings) -> Result<Done, Failure> {
-    let manifests = args.manifests.as_deref().or(settings.file.manifests.as_deref());
-    let view = look(settings, manifests)?;
+    let view = look(settings, args.manifests.as_deref(), &args.saved)?;
     print(&view, &[], settings)
 }
 

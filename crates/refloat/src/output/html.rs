@@ -82,8 +82,9 @@ fn head(seen: &NodeVolumes) -> Markup {
             h1 { "Volumes of a node" }
             dl.facts {
                 div { dt { "Node root" } dd { code { (shown(&node.root_dir)) } } }
-                div { dt { "Records" } dd { code { (shown(&node.state_dir)) } } }
-                div { dt { "Boot" } dd { code { (shown(&node.boot_id)) } } }
+                @for (name, value) in [("Records", &node.state_dir), ("Boot", &node.boot_id), ("Mount table", &node.mountinfo)] {
+                    @if let Some(value) = value { div { dt { (name) } dd { code { (shown(value)) } } } }
+                }
                 div { dt { "Scanned" } dd { time datetime=(node.scanned_at) { (to_second(&node.scanned_at)) } } }
             }
             nav aria-label="Parts of this page" {

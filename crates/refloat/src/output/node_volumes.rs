@@ -35,9 +35,11 @@ pub(crate) struct NodeVolumes {
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Node {
     pub(crate) root_dir: String,
-    pub(crate) state_dir: String,
+    pub(crate) state_dir: Option<String>,
     #[serde(rename = "bootID")]
-    pub(crate) boot_id: String,
+    pub(crate) boot_id: Option<String>,
+    /// The file that the mount table is from; none for the node's own table.
+    pub(crate) mountinfo: Option<String>,
     pub(crate) scanned_at: String,
 }
 
@@ -158,7 +160,8 @@ impl NodeVolumes {
         problems.extend_from_slice(more);
         problems.extend(view.authority.problems().iter().cloned());
         let root_dir = path_or_problem(&view.root, &mut problems);
-        let state_dir = path_or_problem(&view.state_dir, &mut problems);
+        let state_dir = view.state_dir.as_deref().map(|path| path_or_problem(path, &mut problems));
+        let mountinfo = view.mountinfo.as_deref().map(|path| path_or_problem(path, &mut problems));
         problems.sort();
         problems.dedup();
         let mut this = Self {
@@ -167,7 +170,8 @@ impl NodeVolumes {
             node: Node {
                 root_dir,
                 state_dir,
-                boot_id: view.boot_id.to_string(),
+                boot_id: view.boot_id.as_ref().map(ToString::to_string),
+                mountinfo,
                 scanned_at: view.scanned_at.to_string(),
             },
             volumes: volumes.iter().map(|v| volume(v, &view.authority)).collect(),

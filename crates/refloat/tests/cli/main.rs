@@ -12,6 +12,7 @@ mod node;
 mod page;
 mod places;
 mod records;
+mod saved;
 mod usage;
 
 use std::path::Path;
@@ -32,6 +33,7 @@ fn tests() -> Vec<(&'static str, Test)> {
         page::TESTS,
         places::TESTS,
         records::TESTS,
+        saved::TESTS,
     ]
     .concat()
 }

@@ -52,6 +52,7 @@ impl Stage {
             settings: Settings {
                 root_dir: folder.join("kubelet"),
                 state_dir: folder.join("state"),
+                state_dir_given: true,
                 output: settings.output,
                 color: settings.color,
                 verbose: settings.verbose,

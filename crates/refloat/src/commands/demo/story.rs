@@ -14,6 +14,7 @@ use refloat_volume::Plugins;
 
 use super::manifests;
 use super::stage::{Stage, write};
+use crate::cli::SavedArgs;
 use crate::exit::Failure;
 use crate::look::{View, look};
 use crate::output::node_volumes::NodeVolumes;
@@ -250,7 +251,7 @@ impl Story {
 
 /// What is on the demo's node.
 fn see(stage: &Stage) -> Result<View, Failure> {
-    look(&stage.settings, Some(&stage.pods()))
+    look(&stage.settings, Some(&stage.pods()), &SavedArgs::default())
 }
 
 /// Whether every wanted volume is there, and nothing else.

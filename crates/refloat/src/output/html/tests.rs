@@ -9,8 +9,9 @@ fn nothing() -> NodeVolumes {
         kind: "NodeVolumes",
         node: Node {
             root_dir: "/var/lib/<kubelet>".into(),
-            state_dir: "/s".into(),
-            boot_id: "b".into(),
+            state_dir: Some("/s".into()),
+            boot_id: None,
+            mountinfo: None,
             scanned_at: "2026-01-02T03:04:05.678Z".into(),
         },
         volumes: vec![],
