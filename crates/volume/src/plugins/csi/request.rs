@@ -1,7 +1,5 @@
 //! What a driver is asked with: access modes, capabilities, paths.
 
-use std::path::Path;
-
 use k8s_openapi::api::core::v1::PersistentVolume;
 use refloat_csi::{Access, AccessMode, NodeCapabilities, VolumeCapability};
 use refloat_record::{FsGroup, RelPath, VolumeMode};
@@ -86,7 +84,8 @@ pub(super) fn own_fs_group(
 
 /// The label to mount with, if this kernel has labels.
 pub(super) fn selinux_label(inputs: &DriverInputs) -> Option<&str> {
-    inputs.selinux_label.as_deref().filter(|_| Path::new("/sys/fs/selinux/enforce").exists())
+    // `is_selinux_enabled(3)`: its file system is there.
+    inputs.selinux_label.as_deref().filter(|_| std::fs::File::open("/sys/fs/selinux/enforce").is_ok())
 }
 
 /// A path as the driver is to see it: below the root as it was given, since a driver's container has the kubelet's root at
