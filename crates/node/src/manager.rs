@@ -149,6 +149,7 @@ pub struct Manager {
 
 /// What has changed since the last round.
 #[derive(Debug, Default)]
+#[allow(clippy::struct_excessive_bools)] // each is one independent piece of news
 struct News {
     manifests: bool,
     table: bool,
@@ -369,6 +370,7 @@ impl Drop for Manager {
 }
 
 /// What the poll told.
+#[allow(clippy::struct_excessive_bools)] // each is one independent descriptor
 struct Ready {
     table: bool,
     folder: bool,

@@ -102,7 +102,7 @@ impl Pool {
         drop(state);
         for (lane, missing) in short {
             for hands in missing {
-                match self.spawn(lane.clone()) {
+                match self.spawn(&lane) {
                     Ok(()) => {}
                     // Those that are there work the queue off, only slower.
                     Err(_) if hands > 0 => break,
@@ -113,18 +113,18 @@ impl Pool {
         Ok(())
     }
 
-    fn spawn(&mut self, lane: LaneName) -> std::io::Result<()> {
+    fn spawn(&mut self, lane: &LaneName) -> std::io::Result<()> {
         let shared = Arc::clone(&self.shared);
         let id = self.next_thread;
         self.next_thread += 1;
         // Counted first: the thread may end before this call does.
-        self.shared.state().lane(&lane).hands += 1;
+        self.shared.state().lane(lane).hands += 1;
         let own = lane.clone();
         let thread = std::thread::Builder::new().name(format!("operation-{id}")).spawn(move || shared.work(id, &own));
         match thread {
             Ok(thread) => self.threads.push((id, thread)),
             Err(error) => {
-                self.shared.state().lane(&lane).hands -= 1;
+                self.shared.state().lane(lane).hands -= 1;
                 return Err(error);
             }
         }

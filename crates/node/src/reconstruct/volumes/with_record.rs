@@ -118,6 +118,7 @@ fn misplaced(found: &Found<'_>, record: &PodVolume) -> Option<String> {
 
 impl Conclusion {
     /// The state of a volume with a good record.
+    #[allow(clippy::too_many_arguments)] // what is known of one volume with a record
     fn judge(
         &mut self,
         context: &Context<'_>,

@@ -31,21 +31,23 @@ impl Info {
         if let Some(info) = recorded.provider_info.and_then(|info| info.parse().ok()) {
             return Some(info);
         }
-        #[derive(Deserialize)]
-        struct Whole {
-            spec: Spec,
-        }
-        #[derive(Deserialize)]
-        struct Spec {
-            csi: Csi,
-        }
-        #[derive(Deserialize)]
-        #[serde(rename_all = "camelCase")]
-        struct Csi {
-            driver: String,
-            volume_handle: String,
-        }
         let Csi { driver, volume_handle } = recorded.persistent_volume?.parse::<Whole>().ok()?.spec.csi;
         Some(Self { driver, volume_handle, ephemeral: false, attachment_id: None })
     }
+}
+
+/// The part of a `PersistentVolume` that is needed.
+#[derive(Deserialize)]
+struct Whole {
+    spec: Spec,
+}
+#[derive(Deserialize)]
+struct Spec {
+    csi: Csi,
+}
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Csi {
+    driver: String,
+    volume_handle: String,
 }
