@@ -24,10 +24,12 @@ use crate::{Exclusion, Operation, VolumeKey};
 /// Carries operations out on this node.
 #[derive(Debug)]
 pub(crate) struct Executor {
-    pub(crate) host: Host,
+    pub(crate) host: Arc<Host>,
     pub(crate) plugins: Arc<Plugins>,
     /// None if no records are written, which only the benchmark of their cost wants.
     pub(crate) store: Option<Arc<Store>>,
+    /// How many stores there were before this one.
+    pub(crate) generation: u64,
 }
 
 /// An operation with what is known of its subject.
@@ -70,6 +72,8 @@ pub(crate) enum Change {
 pub(crate) struct Done {
     pub(crate) excludes: Vec<Exclusion>,
     pub(crate) changes: Vec<Change>,
+    /// Which store they were done to: the executor's generation.
+    pub(crate) generation: u64,
     pub(crate) result: Result<Success, Failure>,
 }
 
@@ -122,7 +126,12 @@ impl Executor {
             subject: self.subject(&job.operation),
             source,
         });
-        Done { excludes: job.operation.excludes(), changes: journal.changes.into_inner(), result }
+        Done {
+            excludes: job.operation.excludes(),
+            changes: journal.changes.into_inner(),
+            generation: self.generation,
+            result,
+        }
     }
 
     /// Refuses what would be done beneath a root that is not at its path any more: the table would tell nothing of it.

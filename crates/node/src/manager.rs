@@ -12,6 +12,7 @@ mod records;
 mod retry;
 pub(crate) mod root;
 mod round;
+mod state;
 mod watch;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -34,6 +35,7 @@ use drivers::DriverNews;
 use hanging::Hanging;
 use pool::Pool;
 use retry::Retries;
+use state::StateFolder;
 use watch::FolderWatch;
 
 /// How the manager is run.
@@ -62,6 +64,9 @@ pub enum ManagerError {
     /// The state folder cannot be used.
     #[error("cannot use the state folder")]
     Store(#[source] refloat_record::OpenError),
+    /// The state folder was taken away from under the manager, and another manager was quicker to make it again.
+    #[error("the state folder was deleted or moved while this manager ran, and cannot be had back")]
+    StoreTaken(#[source] refloat_record::OpenError),
     /// The node root cannot be used.
     #[error("cannot use the node root")]
     Root(#[source] refloat_mount::PathError),
@@ -119,6 +124,7 @@ pub struct Manager {
     table_watch: TableWatch,
     folder_watch: FolderWatch,
     driver_news: Arc<DriverNews>,
+    state: StateFolder,
     /// Drivers that could not be registered, by their sockets.
     refused_drivers: BTreeMap<PathBuf, Problem>,
     started: Instant,
@@ -176,6 +182,7 @@ impl Manager {
         let store = Store::open(&options.state_dir).map_err(ManagerError::Store)?;
         let (drivers, driver_news) =
             drivers::watch(root.given_path(), options.operation_deadline).map_err(io("watch for CSI drivers"))?;
+        let state = StateFolder::new(&options.state_dir).map_err(io("watch the state folder"))?;
         let host = Host {
             root,
             kernel,
@@ -195,7 +202,7 @@ impl Manager {
         let actual = reconstruct(&evidence, &plugins);
         let input = PlanInput::new(&plugins);
         let store = options.records.then(|| Arc::new(store));
-        let executor = Arc::new(Executor { host, plugins, store });
+        let executor = Arc::new(Executor { host: Arc::new(host), plugins, store, generation: 0 });
         let pool = Pool::new(Arc::clone(&executor), options.workers, options.operation_deadline)
             .map_err(io("make an eventfd"))?;
         let now = Instant::now();
@@ -206,6 +213,7 @@ impl Manager {
             table_watch,
             folder_watch,
             driver_news,
+            state,
             refused_drivers: BTreeMap::new(),
             started: now,
             evidence,
@@ -242,7 +250,7 @@ impl Manager {
             self.round()?;
             let idle = self.pool.is_idle();
             let soon = self.retries.has_first_failures() && self.plan.wake_at.is_some();
-            let settled = self.settled_at.is_none();
+            let settled = self.settled_at.is_none() && !self.state.is_coming_back();
             if (idle && !soon && settled) || Instant::now() >= end {
                 break;
             }
@@ -281,6 +289,9 @@ impl Manager {
             if ready.folder {
                 self.news.manifests |= self.folder_watch.changed();
             }
+            if ready.state {
+                self.state.take_news();
+            }
             if ready.drivers {
                 self.take_driver_changes();
             }
@@ -301,7 +312,7 @@ impl Manager {
     /// Whether a round is worth its time now.
     fn is_due(&self) -> bool {
         if self.pool.is_idle() {
-            return !self.news.is_empty() || self.next_timer().is_some_and(|at| at <= Instant::now());
+            return self.has_news() || self.next_timer().is_some_and(|at| at <= Instant::now());
         }
         // One worker works through a plan in its order, and the next plan is made when it is done.
         if self.options.workers <= 1 {
@@ -309,19 +320,24 @@ impl Manager {
         }
         let (at, took) = self.last_round;
         let rested = at.elapsed() >= took * ROUND_PAUSE;
-        rested && (!self.news.is_empty() || self.next_timer().is_some_and(|at| at <= Instant::now()))
+        rested && (self.has_news() || self.next_timer().is_some_and(|at| at <= Instant::now()))
+    }
+
+    fn has_news(&self) -> bool {
+        !self.news.is_empty() || self.state.look
     }
 
     /// When the next pause before another try is over, a look into folders is due, or a round that was put off.
     fn next_timer(&self) -> Option<Instant> {
         let at = |since_start: Duration| self.started + since_start;
-        let put_off = (!self.news.is_empty() && !self.pool.is_idle() && self.options.workers > 1)
+        let put_off = (self.has_news() && !self.pool.is_idle() && self.options.workers > 1)
             .then(|| self.last_round.0 + self.last_round.1 * ROUND_PAUSE);
         [
             self.plan.wake_at.map(at),
             self.next_look.map(at),
             self.next_give_up().map(at),
             self.settled_at.map(at),
+            self.state.again.map(at),
             put_off,
         ]
         .into_iter()
@@ -338,6 +354,7 @@ impl Manager {
             PollFd::new(&self.table_watch, PollFlags::PRI),
             PollFd::new(&self.folder_watch, PollFlags::IN),
             PollFd::new(&*self.driver_news, PollFlags::IN),
+            PollFd::new(&self.state, PollFlags::IN),
         ];
         fds.extend(self.hanging.iter().map(|h| PollFd::new(&h.unmount, PollFlags::IN)));
         let stop_at = fds.len();
@@ -349,7 +366,7 @@ impl Manager {
             Err(error) => return Err(ManagerError::Io { doing: "wait for changes".into(), source: error.into() }),
         }
         let ready = |index: usize| fds.get(index).is_some_and(|fd| !fd.revents().is_empty());
-        Ok(Ready { table: ready(1), folder: ready(2), drivers: ready(3), stop: ready(stop_at) })
+        Ok(Ready { table: ready(1), folder: ready(2), drivers: ready(3), state: ready(4), stop: ready(stop_at) })
     }
 
     fn now(&self) -> Duration {
@@ -359,7 +376,13 @@ impl Manager {
     /// What failed or hangs.
     fn failures(&self) -> Vec<Problem> {
         let overdue = self.overdue().into_iter().map(|o| o.problem);
-        self.retries.problems().cloned().chain(overdue).chain(self.root_problem.clone()).collect()
+        self.retries
+            .problems()
+            .cloned()
+            .chain(overdue)
+            .chain(self.root_problem.clone())
+            .chain(self.state.problem.clone())
+            .collect()
     }
 }
 
@@ -375,6 +398,7 @@ struct Ready {
     table: bool,
     folder: bool,
     drivers: bool,
+    state: bool,
     stop: bool,
 }
 

@@ -16,6 +16,7 @@
 
 mod commit;
 mod load;
+mod place;
 mod set_aside;
 #[cfg(test)]
 mod sim;
@@ -27,7 +28,7 @@ use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, atomic::AtomicU64};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, atomic::AtomicU64};
 use std::time::{Duration, Instant};
 
 use crate::codec::{self, Extra};
@@ -179,8 +180,7 @@ pub struct Store<D: Disk = RealDisk> {
     known: Mutex<Known>,
     temp_number: AtomicU64,
     /// Held, and with it the lock, as long as the store lives.
-    #[allow(dead_code)] // never looked at, only held
-    lock: Option<Lock>,
+    lock: Option<Arc<Lock>>,
 }
 
 impl<D: Disk> std::fmt::Debug for Store<D> {
@@ -224,18 +224,10 @@ impl Store {
     /// Opens the store for writing: makes the folders (0700) where they are missing and takes the lock, which is
     /// held until the store is dropped.
     pub fn open(folder: &Path) -> Result<Self, OpenError> {
-        let io = |doing, path: PathBuf| move |source| OpenError::Io { doing, path, source };
-        let state = match RealDisk::open_state(folder) {
-            Err(e) if e.kind() == io::ErrorKind::NotFound => {
-                RealDisk::make_state(folder).map_err(io("make the state folder", folder.into()))?;
-                RealDisk::open_state(folder)
-            }
-            opened => opened,
-        }
-        .map_err(io("open the state folder", folder.into()))?;
+        let state = open_state(folder)?;
         let lock = take_lock(&state, folder)?;
         let mut store = Self::open_on(RealDisk, state, folder)?;
-        store.lock = Some(lock);
+        store.lock = Some(Arc::new(lock));
         Ok(store)
     }
 
@@ -264,6 +256,19 @@ impl Store {
             None => Ok(Vec::new()),
         }
     }
+}
+
+/// Opens the state folder; makes it where it is missing.
+fn open_state(folder: &Path) -> Result<OwnedFd, OpenError> {
+    let io = |doing| move |source| OpenError::Io { doing, path: folder.into(), source };
+    match RealDisk::open_state(folder) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => {
+            RealDisk::make_state(folder).map_err(io("make the state folder"))?;
+            RealDisk::open_state(folder)
+        }
+        opened => opened,
+    }
+    .map_err(io("open the state folder"))
 }
 
 fn open_existing(folder: &Path) -> Result<Option<OwnedFd>, OpenError> {
@@ -295,11 +300,19 @@ fn take_lock(state: &OwnedFd, folder: &Path) -> Result<Lock, OpenError> {
         let path = path.clone();
         move |source| OpenError::Io { doing, path, source }
     };
-    let lock = RealDisk::open_lock(state, LOCK).map_err(io("open the lock file"))?;
+    let open = || RealDisk::open_lock(state, LOCK).map_err(io("open the lock file"));
     let start = Instant::now();
-    loop {
+    let mut lock = open()?;
+    let lock = loop {
         match lock.try_lock() {
-            Ok(()) => break,
+            Ok(()) => {
+                let held = Lock(lock);
+                if held.is_in(state) {
+                    break held;
+                }
+                // Deleted before it was locked: whoever comes next would lock another file.
+                lock = open()?;
+            }
             Err(std::fs::TryLockError::WouldBlock) if start.elapsed() < LOCK_PATIENCE => {
                 std::thread::sleep(Duration::from_millis(10));
             }
@@ -310,11 +323,11 @@ fn take_lock(state: &OwnedFd, folder: &Path) -> Result<Lock, OpenError> {
             }
             Err(std::fs::TryLockError::Error(e)) => return Err(io("lock")(e)),
         }
-    }
+    };
     // Whoever reads it between the two calls sees nothing, never another's id.
-    lock.set_len(0).map_err(io("write the process id to"))?;
-    lock.write_all_at(format!("{}\n", std::process::id()).as_bytes(), 0).map_err(io("write the process id to"))?;
-    Ok(Lock(lock))
+    lock.0.set_len(0).map_err(io("write the process id to"))?;
+    lock.0.write_all_at(format!("{}\n", std::process::id()).as_bytes(), 0).map_err(io("write the process id to"))?;
+    Ok(lock)
 }
 
 impl<D: Disk> Store<D> {

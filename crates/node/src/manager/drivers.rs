@@ -152,6 +152,7 @@ impl Manager {
                 error = %refloat_volume::error_chain(&error),
                 "what is known of a CSI driver could not be written down"
             );
+            self.state.look = true;
         }
         let records = &mut self.evidence.records;
         records::apply(&mut records.records, &mut records.unreadable, vec![Change::Put(Box::new(record))]);

@@ -285,7 +285,7 @@ impl Shared {
             drop(state);
             tracing::debug!(operation, subject = %executor.subject(&job.operation), reason = job.operation.reason(), "starts");
             let done = std::panic::catch_unwind(AssertUnwindSafe(|| executor.run(&job)));
-            let done = done.unwrap_or_else(|_| self.panicked(&job));
+            let done = done.unwrap_or_else(|_| Self::panicked(&executor, &job));
             let mut state = self.state();
             let overdue = state.running.remove(&id).is_some_and(|r| r.overdue);
             state.done.push(done);
@@ -299,7 +299,7 @@ impl Shared {
     }
 
     /// A fault of the program in one operation is that operation's failure, not the manager's end.
-    fn panicked(&self, job: &Job) -> Done {
+    fn panicked(executor: &Executor, job: &Job) -> Done {
         let problem = Problem::new(
             "InternalError",
             "the program met a fault of its own; what it did of the operation is not known",
@@ -308,9 +308,10 @@ impl Shared {
         Done {
             excludes: job.operation.excludes(),
             changes: vec![],
+            generation: executor.generation,
             result: Err(Failure {
                 operation: job.operation.name(),
-                subject: self.executor().subject(&job.operation),
+                subject: executor.subject(&job.operation),
                 source: VolumeError::Refused(problem),
             }),
         }

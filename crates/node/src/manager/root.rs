@@ -77,8 +77,9 @@ impl Manager {
             table: Mutex::new(TableReader::new(old.kernel)),
             drivers: self.executor.host.drivers.clone(),
         };
-        let (plugins, store) = (Arc::clone(&self.executor.plugins), self.executor.store.clone());
-        self.use_executor(Executor { host, plugins, store });
+        let Executor { plugins, store, generation, .. } = &*self.executor;
+        let (plugins, store, generation) = (Arc::clone(plugins), store.clone(), *generation);
+        self.use_executor(Executor { host: Arc::new(host), plugins, store, generation });
         Ok(())
     }
 

@@ -35,6 +35,9 @@ impl Manager {
                 self.news.about(exclusion);
             }
             self.news.pods.extend(done.changes.iter().filter_map(records::pod));
+            if done.generation != self.executor.generation {
+                self.do_again(&done.changes);
+            }
             changes.extend(done.changes);
             let about = &done.excludes[0];
             let (wish, why) = self.wishes.remove(about).unwrap_or_default();
@@ -57,6 +60,7 @@ impl Manager {
                     let problem = failure.problem();
                     if matches!(failure.source, VolumeError::Record(_)) {
                         tracing::debug!(subject = %about, "no record, so nothing was started");
+                        self.state.look = true;
                     }
                     // Whether it has a device is asked again: what is at its path may have changed.
                     self.input.no_device.retain(|name| !done.excludes.contains(&Exclusion::Device(name.clone())));
@@ -94,8 +98,9 @@ impl Manager {
         }
         let news = std::mem::take(&mut self.news);
         self.look_again(&news)?;
-        let was_away = self.root_problem.is_some();
-        if !self.root_is_here()? {
+        self.state.look |= news.table;
+        let was_away = self.root_problem.is_some() || self.state.problem.is_some();
+        if !self.state_is_here()? || !self.root_is_here()? {
             self.plan = crate::Plan::default();
             self.log_problems();
             self.last_round = (Instant::now(), begun.elapsed());

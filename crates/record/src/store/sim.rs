@@ -150,9 +150,16 @@ impl Sim {
         (state.trouble, state.hit) = (Trouble::None, None);
     }
 
+    /// Temporary files in folders that have a name. A folder whose name did not reach the disk is nowhere, and what is in
+    /// it as well.
     fn temps(&self) -> usize {
         let is_temp = |name: &&OsString| name.to_string_lossy().starts_with(TEMP);
-        self.state().live.iter().map(|names| names.keys().filter(is_temp).count()).sum()
+        let state = self.state();
+        let folders = state.live[ROOT].values().filter_map(|node| match node {
+            Node::Folder(folder) => Some(*folder),
+            _ => None,
+        });
+        folders.chain([ROOT]).map(|folder| state.live[folder].keys().filter(is_temp).count()).sum()
     }
 }
 

@@ -328,3 +328,58 @@ fn verify_tells_of_every_file() {
     assert_eq!((&verified[1].key, verified[1].result.is_ok()), (&Some(good.key()), true));
     assert_eq!(verified[1].size, Some(codec::encode(&good).len() as u64));
 }
+
+#[test]
+fn a_store_that_is_not_at_its_path_is_opened_again() {
+    let ways: [(&str, fn(&Path)); 5] = [
+        ("", |state| std::fs::rename(state, state.with_extension("away")).unwrap()),
+        ("lock", |state| std::fs::remove_file(state.join("lock")).unwrap()),
+        ("volumes", |state| std::fs::remove_dir_all(state.join("volumes")).unwrap()),
+        ("set-aside", |state| std::fs::remove_dir(state.join("set-aside")).unwrap()),
+        ("replaced lock", |state| {
+            std::fs::write(state.join("new"), "").unwrap();
+            std::fs::rename(state.join("new"), state.join("lock")).unwrap();
+        }),
+    ];
+    for (how, take_away) in ways {
+        let dir = tempfile::tempdir().unwrap();
+        let state = dir.path().join("state");
+        let store = Store::open(&state).unwrap();
+        let (one, two) = (volume("u1", "data", "1"), device("pv", "2"));
+        assert!(store.put_all(&[one.clone(), two.clone()]).iter().all(Result::is_ok));
+        store.load().unwrap();
+        assert!(store.is_at_its_path(), "{how}");
+        take_away(&state);
+        assert!(!store.is_at_its_path(), "{how}");
+        let (again, loaded) = store.open_again().unwrap();
+        assert!(again.is_at_its_path(), "{how}");
+        let expected = match how {
+            "" => vec![],
+            "volumes" => vec![two.clone()],
+            _ => sorted(vec![one.clone(), two.clone()]),
+        };
+        assert_eq!(loaded.records, expected, "{how}");
+        // The old one's end takes no lock along.
+        drop(store);
+        assert!(
+            matches!(Store::open(&state), Err(OpenError::Locked { pid, .. }) if pid == Some(std::process::id())),
+            "{how}"
+        );
+        again.put(&one).unwrap();
+        assert!(Store::read(&state).unwrap().records.contains(&one));
+        drop(again);
+        Store::open(&state).unwrap();
+    }
+}
+
+#[test]
+fn a_store_that_another_has_taken_is_not_opened_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let state = dir.path().join("state");
+    let store = Store::open(&state).unwrap();
+    std::fs::remove_dir_all(&state).unwrap();
+    let other = Store::open(&state).unwrap();
+    assert!(matches!(store.open_again(), Err(OpenError::Locked { pid: Some(_), .. })));
+    drop(other);
+    assert!(store.open_again().unwrap().0.is_at_its_path());
+}

@@ -98,7 +98,8 @@ fn stop_signals() -> Result<UnixStream, Failure> {
 fn explain(error: ManagerError, settings: &Settings) -> Failure {
     let state: &Path = &settings.state_dir;
     let hint = match &error {
-        ManagerError::Store(refloat_record::OpenError::Locked { .. }) => {
+        ManagerError::Store(refloat_record::OpenError::Locked { .. })
+        | ManagerError::StoreTaken(refloat_record::OpenError::Locked { .. }) => {
             "only one manager may use a state folder: stop the other one, or give this one another --state-dir".into()
         }
         ManagerError::Store(_) => {
