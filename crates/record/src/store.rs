@@ -324,9 +324,10 @@ fn take_lock(state: &OwnedFd, folder: &Path) -> Result<Lock, OpenError> {
             Err(std::fs::TryLockError::Error(e)) => return Err(io("lock")(e)),
         }
     };
-    // Whoever reads it between the two calls sees nothing, never another's id.
-    lock.0.set_len(0).map_err(io("write the process id to"))?;
-    lock.0.write_all_at(format!("{}\n", std::process::id()).as_bytes(), 0).map_err(io("write the process id to"))?;
+    // It is for the message that another manager gets. On a full disk it may find no room, and a manager that could not
+    // start there could not unmount anything either. Whoever reads it between the two calls sees nothing, never another's.
+    let _ = lock.0.set_len(0);
+    let _ = lock.0.write_all_at(format!("{}\n", std::process::id()).as_bytes(), 0);
     Ok(lock)
 }
 

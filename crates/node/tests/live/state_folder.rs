@@ -138,7 +138,8 @@ fn is_locked(stage: &Stage) -> bool {
 /// However it goes: the records that the manager knows are written again, under a lock, nothing is mounted anew, and what
 /// comes and goes afterwards is recorded.
 fn a_state_folder_that_is_taken_away_is_made_again() {
-    let ways: [(&str, fn(&Stage)); 6] = [
+    type TakeAway = fn(&Stage);
+    let ways: [(&str, TakeAway); 6] = [
         ("deleted", |stage| std::fs::remove_dir_all(&stage.options.state_dir).unwrap()),
         ("its lock deleted", |stage| std::fs::remove_file(stage.options.state_dir.join("lock")).unwrap()),
         ("its volumes deleted", |stage| std::fs::remove_dir_all(stage.options.state_dir.join("volumes")).unwrap()),
@@ -177,19 +178,19 @@ fn a_state_folder_that_is_taken_away_is_made_again() {
 /// What was removed meanwhile comes back as evidence, and is undone once more; what was made meanwhile is not lost.
 fn a_state_folder_that_is_moved_away_and_back_is_taken_as_it_is() {
     let (stage, _) = with_pod();
-    let (state, elsewhere) = (&stage.options.state_dir, stage.path("elsewhere"));
+    let (folder, elsewhere) = (&stage.options.state_dir, stage.path("elsewhere"));
     let manager = stage.run();
     wait_for("the lock", || is_locked(&stage));
-    std::fs::rename(state, &elsewhere).unwrap();
-    wait_for("another one", || Store::read(state).is_ok_and(|there| there.records.len() == 3));
+    std::fs::rename(folder, &elsewhere).unwrap();
+    wait_for("another one", || Store::read(folder).is_ok_and(|there| there.records.len() == 3));
     stage.remove_manifest("pod.yaml");
     stage.manifest("pod2.yaml", &pod("u2", MEM));
     wait_for("the change", || stage.records().len() == 2);
-    std::fs::rename(state, stage.path("second")).unwrap();
-    std::fs::rename(&elsewhere, state).unwrap();
+    std::fs::rename(folder, stage.path("second")).unwrap();
+    std::fs::rename(&elsewhere, folder).unwrap();
     wait_for("the second pod's records only", || {
         let of_u2 = |r: &Record| format!("{r:?}").contains("pod-u2");
-        Store::read(state).is_ok_and(|there| there.records.len() == 2 && there.records.iter().all(of_u2))
+        Store::read(folder).is_ok_and(|there| there.records.len() == 2 && there.records.iter().all(of_u2))
     });
     manager.stop();
     assert_all_mounted(&stage.settle_well(), 1);
@@ -212,19 +213,19 @@ fn a_state_folder_that_another_manager_took_ends_this_one() {
 
 fn a_state_folder_that_cannot_be_made_again_stops_everything() {
     let (stage, records) = with_pod();
-    let state = &stage.options.state_dir;
+    let folder = &stage.options.state_dir;
     let mut manager = Manager::start(stage.options.clone()).unwrap();
     manager.run_once(PATIENCE).unwrap();
-    std::fs::remove_dir_all(state).unwrap();
-    std::fs::write(state, "a file").unwrap();
+    std::fs::remove_dir_all(folder).unwrap();
+    std::fs::write(folder, "a file").unwrap();
     stage.remove_manifest("pod.yaml");
     stage.manifest("pod2.yaml", &pod("u2", MEM));
     let outcome = manager.run_once(PATIENCE).unwrap();
     let [problem] = outcome.failures.as_slice() else { panic!("{:?}", outcome.failures) };
     assert_eq!(problem.code, "StateFolderGone");
-    assert!(problem.message.contains(&*state.to_string_lossy()), "{problem:?}");
+    assert!(problem.message.contains(&*folder.to_string_lossy()), "{problem:?}");
     assert!(stage.is_mounted(MEM_PATH) && !stage.root("pods/u2").exists());
-    std::fs::remove_file(state).unwrap();
+    std::fs::remove_file(folder).unwrap();
     wait_for("the end of the trouble", || manager.run_once(PATIENCE).unwrap().failures.is_empty());
     assert!(!stage.root("pods/u1").exists() && stage.is_mounted("pods/u2/volumes/kubernetes.io~empty-dir/mem"));
     assert_ne!(stage.records(), records);

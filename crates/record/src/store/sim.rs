@@ -157,7 +157,7 @@ impl Sim {
         let state = self.state();
         let folders = state.live[ROOT].values().filter_map(|node| match node {
             Node::Folder(folder) => Some(*folder),
-            _ => None,
+            Node::File(_) => None,
         });
         folders.chain([ROOT]).map(|folder| state.live[folder].keys().filter(is_temp).count()).sum()
     }

@@ -330,8 +330,10 @@ fn verify_tells_of_every_file() {
 }
 
 #[test]
+#[allow(clippy::disallowed_methods)] // its own temporary folder
 fn a_store_that_is_not_at_its_path_is_opened_again() {
-    let ways: [(&str, fn(&Path)); 5] = [
+    type TakeAway = fn(&Path);
+    let ways: [(&str, TakeAway); 5] = [
         ("", |state| std::fs::rename(state, state.with_extension("away")).unwrap()),
         ("lock", |state| std::fs::remove_file(state.join("lock")).unwrap()),
         ("volumes", |state| std::fs::remove_dir_all(state.join("volumes")).unwrap()),
@@ -373,6 +375,7 @@ fn a_store_that_is_not_at_its_path_is_opened_again() {
 }
 
 #[test]
+#[allow(clippy::disallowed_methods)] // its own temporary folder
 fn a_store_that_another_has_taken_is_not_opened_again() {
     let dir = tempfile::tempdir().unwrap();
     let state = dir.path().join("state");

@@ -3,12 +3,14 @@
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 
-use crate::life::nothing_left;
-use crate::node::{Node, files, mount_tmpfs};
+use crate::life::{Manager, nothing_left};
+use crate::node::{Node, dir, files, mount_tmpfs};
 use crate::{Test, Verdict, is_real_root, path_of, pod, secret, tool, volume};
+use refloat_mount::{Kernel, NewMount};
 
 pub(crate) const TESTS: &[(&str, Test)] = &[
     ("a_symlink_in_a_pods_folder_is_not_followed", planted_in_pod),
@@ -16,6 +18,9 @@ pub(crate) const TESTS: &[(&str, Test)] = &[
     ("a_symlink_in_the_state_folder_is_not_followed", planted_in_state),
     ("a_read_only_root_is_said", read_only_root),
     ("a_full_state_folder_starts_nothing", full_state),
+    ("a_state_folder_without_inodes_starts_nothing", no_inodes),
+    ("a_full_root_leaves_nothing_half_done", full_root),
+    ("a_state_folder_that_is_deleted_is_made_again", deleted_state),
     ("without_privilege_it_says_so", no_privilege),
     ("the_root_may_be_a_symlink", root_symlink),
     ("the_root_may_be_a_mount", root_mount),
@@ -163,6 +168,104 @@ fn full_state(node: &mut Node) -> Result<Verdict> {
     std::fs::remove_file(&fill)?;
     node.once()?.expect(0)?;
     node.scan()?.expect(0)?;
+    Ok(Verdict::Passed)
+}
+
+/// A tmpfs over a folder, with room for so many files.
+fn few_inodes(at: &Path, count: u32) -> Result<()> {
+    let count = count.to_string();
+    let mount = NewMount::tmpfs(Kernel::detect(), &[("mode", Some("0755")), ("nr_inodes", Some(&count))])?;
+    mount.attach(&dir(at)?)?;
+    Ok(())
+}
+
+/// Takes every inode that is left.
+fn take_all(folder: &Path) -> Result<Vec<PathBuf>> {
+    let mut taken = vec![];
+    while std::fs::write(folder.join(format!("taken-{}", taken.len())), "").is_ok() {
+        taken.push(folder.join(format!("taken-{}", taken.len())));
+    }
+    ensure!(!taken.is_empty(), "{} was full before", folder.display());
+    Ok(taken)
+}
+
+/// Waits until the running manager has done it by itself.
+fn wait_until(what: &str, mut so: impl FnMut() -> Result<bool>) -> Result<()> {
+    let end = Instant::now() + Duration::from_secs(30);
+    while !so()? {
+        ensure!(Instant::now() < end, "waited in vain for {what}");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    Ok(())
+}
+
+fn is_up(node: &Node, count: usize) -> Result<bool> {
+    let scan = node.scan()?;
+    Ok(scan.code == 0 && scan.json()?["volumes"].as_array().is_some_and(|v| v.len() == count))
+}
+
+fn no_inodes(node: &mut Node) -> Result<Verdict> {
+    few_inodes(&node.state, 30)?;
+    node.once()?.expect(0)?;
+    set_up(node)?;
+    let taken = take_all(&node.state)?;
+    let ran = node.once()?.expect(3)?;
+    let text = format!("{}{}", ran.stdout, ran.stderr);
+    ensure!(text.contains("No space left") && text.contains(&node.state.display().to_string()), "{text}");
+    ensure!(node.mounts()?.is_empty(), "mounted without a record: {:?}", node.mounts()?);
+    node.run(&["record", "verify"])?.expect(0)?;
+    ensure!(files(&node.state)?.iter().filter(|f| f.components().count() == 2).count() == 0, "a part of a record");
+    let _manager = Manager::start(node)?;
+    std::thread::sleep(Duration::from_millis(300));
+    ensure!(node.mounts()?.is_empty());
+    for path in taken {
+        std::fs::remove_file(path)?;
+    }
+    wait_until("the volumes", || is_up(node, 2))?;
+    Ok(Verdict::Passed)
+}
+
+fn full_root(node: &mut Node) -> Result<Verdict> {
+    few_inodes(&node.root, 40)?;
+    set_up(node)?;
+    node.once()?.expect(0)?;
+    let mounts = node.mounts()?;
+    let taken = take_all(&node.root)?;
+    node.apply("q.yaml", &pod("second", "[]", VOLUMES))?;
+    let ran = node.once()?.expect(3)?;
+    let text = format!("{}{}", ran.stdout, ran.stderr);
+    ensure!(text.contains("DiskFull") && text.contains(&node.root.join("pods").display().to_string()), "{text}");
+    ensure!(node.mounts()? == mounts, "{:?}", node.mounts()?);
+    // A volume that could not be begun has no record; those of the other pod have theirs.
+    let records = files(&node.state)?.into_iter().filter(|f| f.starts_with("volumes") && f.components().count() == 2);
+    ensure!(records.count() == 2, "{:?}", files(&node.state)?);
+    // The other pod's volumes go, full or not.
+    node.delete("p.yaml")?;
+    let manager = Manager::start(node)?;
+    wait_until("the first pod's end", || Ok(!node.mounts()?.iter().any(|m| mounts.contains(m))))?;
+    for path in taken {
+        std::fs::remove_file(path)?;
+    }
+    wait_until("the second pod", || is_up(node, 2))?;
+    drop(manager);
+    node.delete_all()?;
+    node.once()?.expect(0)?;
+    ensure!(node.mounts()?.is_empty());
+    Ok(Verdict::Passed)
+}
+
+fn deleted_state(node: &mut Node) -> Result<Verdict> {
+    up(node)?;
+    let before = files(&node.state)?;
+    let _manager = Manager::start(node)?;
+    wait_until("the lock", || Ok(node.once()?.code == 1))?;
+    let removed = Command::new("rm").arg("-rf").arg(&node.state).status()?;
+    ensure!(removed.success() || node.state.exists(), "rm cannot be run");
+    wait_until("the records", || Ok(files(&node.state).is_ok_and(|now| now == before)))?;
+    let ran = node.once()?.expect(1)?;
+    ensure!(ran.stderr.contains("in use by another manager, process"), "{ran:?}");
+    node.delete_all()?;
+    wait_until("the pod's end", || Ok(node.mounts()?.is_empty()))?;
     Ok(Verdict::Passed)
 }
 
