@@ -3,6 +3,7 @@
 //! Reading never touches a mounted file system: folders are listed, mount points are known from the mount table,
 //! and nothing at or below a mount point is opened or stat'ed.
 
+mod block;
 mod drivers;
 mod inside;
 mod walk;
@@ -15,6 +16,8 @@ use refloat_mount::{MountTable, TableError};
 use refloat_record::{BootId, Loaded, OpenError, PodUid};
 use refloat_volume::{ForeignFile, Host, Problem};
 
+pub use block::{Blocks, Loops, MapPlace};
+
 /// What the folders below the node root say: names only.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Tree {
@@ -24,6 +27,8 @@ pub struct Tree {
     pub global_folders: Vec<PathBuf>,
     /// Other programs' files beside global mounts that no record is of, by the folder that they are in.
     pub foreign: BTreeMap<PathBuf, ForeignFile>,
+    /// What block volumes leave outside the pods' folders.
+    pub blocks: Blocks,
     /// What could not be listed (a file where a folder should be, no permission).
     pub problems: Vec<Problem>,
 }
@@ -59,6 +64,8 @@ pub struct VolumeFolder {
     pub name: String,
     /// Whether it is a folder (else a file, symlink or the like).
     pub is_dir: bool,
+    /// What it says, if it is a symlink in `volumeDevices`.
+    pub link: Option<PathBuf>,
     /// Whether it has anything in it; none if that was not looked at (a mount point). In a CSI volume's folder count the
     /// files in `mount` and those that are nobody's.
     pub empty: Option<bool>,
@@ -159,11 +166,13 @@ impl<'a> Gather<'a> {
         }
     }
 
-    /// Lists the global folders anew, after something was done to a device.
+    /// Lists the global folders and the loop devices anew, after something was done to a device or block volume.
     pub fn devices_again(self, evidence: &mut Evidence) {
         if let Some(tree) = &mut evidence.tree {
             tree.global_folders = walk::global_folders(&self.host.root, &mut tree.problems);
             tree.foreign = inside::beside_stages(&self.host.root, &tree.global_folders, &evidence.records.records);
+            tree.problems.retain(|p| p.code != "LoopDevicesUnknown");
+            tree.blocks = block::look(&self.host.root, &mut tree.problems);
         }
     }
 

@@ -15,7 +15,9 @@ use std::cell::RefCell;
 use std::sync::Arc;
 
 use refloat_mount::{MountTable, UnmountError};
-use refloat_record::{DeviceMount, PodCheckpoint, PodRef, PodVolume, Record, RecordKey, RecordedMount, RelPath, Store};
+use refloat_record::{
+    DeviceMount, PodCheckpoint, PodRef, PodVolume, Record, RecordKey, RecordedBlock, RecordedMount, RelPath, Store,
+};
 use refloat_volume::{Forced, Host, Plugins, Problem, VolumeError};
 
 use crate::reconstruct::{self, Mounts};
@@ -40,8 +42,8 @@ pub(crate) struct Job {
     pub(crate) record: Option<PodVolume>,
     /// The record of the device that the volume is on, or that is to be mounted.
     pub(crate) device: Option<DeviceMount>,
-    /// A mount without a record that is to be taken for the volume's.
-    pub(crate) adopt: Option<RecordedMount>,
+    /// What has no record and is to be taken for the volume's.
+    pub(crate) adopt: Option<Adopt>,
     /// The pod as it is to be admitted.
     pub(crate) checkpoint: Option<PodCheckpoint>,
     /// How many times in a row it failed before.
@@ -58,6 +60,15 @@ pub(crate) struct Job {
 pub(crate) struct Force {
     /// As far as `umount -l`.
     pub(crate) lazy: bool,
+}
+
+/// What was found without a record.
+#[derive(Debug)]
+pub(crate) enum Adopt {
+    /// A mount at the volume's path.
+    Mount(RecordedMount),
+    /// A block volume's device, bound at its map path.
+    Block(RecordedBlock),
 }
 
 /// What an operation did to the store.

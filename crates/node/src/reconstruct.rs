@@ -4,6 +4,7 @@
 //! volume meets in one place and is concluded there (`volumes`). The mount table decides whether something is
 //! mounted, the boot id whether it still could be, the record what it is and how it is undone, the folders the rest.
 
+mod block;
 mod by_driver;
 mod devices;
 mod leftovers;
@@ -36,7 +37,8 @@ pub fn reconstruct(evidence: &Evidence, plugins: &Plugins) -> Actual {
     actual.problems.extend(doubled(&mounts));
     let checkpoints = actual.checkpoints.iter().map(|c| (&c.pod.uid, c)).collect();
     let unreadable = unreadable(&mut actual.problems, evidence);
-    let context = Context { evidence, plugins, mounts, checkpoints, unreadable, memo: LayoutMemo::default() };
+    let loops = block::LoopIndex::new(evidence);
+    let context = Context { evidence, plugins, mounts, checkpoints, unreadable, loops, memo: LayoutMemo::default() };
 
     let found = volumes::find(&context);
     let mut leftovers = found.leftovers;
@@ -48,6 +50,7 @@ pub fn reconstruct(evidence: &Evidence, plugins: &Plugins) -> Actual {
     let (devices, stale) = devices::conclude(&context, &volumes);
     leftovers.extend(stale);
     leftovers.extend(leftovers::pod_folders(&context, &volumes));
+    leftovers.extend(block::loops_left(&context, &volumes));
     leftovers.sort_unstable_by(|a, b| (&a.pod, &a.path, a.kind).cmp(&(&b.pod, &b.path, b.kind)));
     leftovers.dedup();
 
@@ -84,6 +87,7 @@ struct Context<'e> {
     checkpoints: HashMap<&'e PodUid, &'e PodCheckpoint>,
     /// What the unreadable record files were about, where that can still be told.
     unreadable: HashMap<&'e RecordKey, (RecordState, Problem)>,
+    loops: block::LoopIndex<'e>,
     memo: LayoutMemo,
 }
 

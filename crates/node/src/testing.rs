@@ -149,13 +149,14 @@ pub(crate) mod arbitrary {
     use proptest::sample::select;
     use refloat_mount::MountTable;
     use refloat_record::{
-        ClaimRef, Loaded, OuterSpecName, PodCheckpoint, PodSource, Record, RecordedMount, RecordedSubPath, Unreadable,
-        UnreadableReason,
+        ClaimRef, Loaded, OuterSpecName, PodCheckpoint, PodSource, Record, RecordedBlock, RecordedMount,
+        RecordedSubPath, Unreadable, UnreadableReason,
     };
+    use refloat_volume::block::{HeldLoop, LoopMarks};
     use refloat_volume::{Object, Payload, Plugins, Problem, SpecSource, SubPathSpec, VolumeSpec};
 
     use super::*;
-    use crate::evidence::{PodTree, Tree, VolumeFolder};
+    use crate::evidence::{Blocks, Loops, PodTree, Tree, VolumeFolder};
     use crate::{Desired, DesiredPod, DesiredVolume, Evidence, VolumeKey, Waiting};
 
     const UIDS: [&str; 4] = ["u1", "u2", "u3", "u4"];
@@ -187,10 +188,47 @@ pub(crate) mod arbitrary {
                 "plugins/x",
                 "other/place",
                 "pods/u2/volumeDevices/kubernetes.io~csi/v",
+                "plugins/kubernetes.io/csi/volumeDevices/v/dev/u1",
+                "plugins/kubernetes.io~local-volume/volumeDevices/pv",
             ][..],
         )
         .prop_map(str::to_owned);
-        prop_oneof![4 => pod, 1 => nested, 2 => sub_path, 2 => global, 1 => odd]
+        prop_oneof![4 => pod, 1 => nested, 2 => sub_path, 2 => global, 2 => map_paths(), 1 => odd]
+    }
+
+    /// Where the local plugin binds the devices of block volumes.
+    fn map_paths() -> impl Strategy<Value = String> {
+        (select(&UIDS[..]), select(&NAMES[..]))
+            .prop_map(|(uid, name)| format!("plugins/kubernetes.io~local-volume/volumeDevices/{name}/{uid}"))
+    }
+
+    /// Loop devices: with the mark of a map path, with another's, and with none.
+    fn loops() -> impl Strategy<Value = Option<Loops>> {
+        let one = (map_paths(), 0..3u8, any::<bool>(), any::<bool>());
+        option::weighted(0.8, vec(one, 0..4)).prop_map(|found| {
+            let marks = LoopMarks::of_numbers(1, 2);
+            let all = found?.into_iter().enumerate().map(|(number, (path, whose, deleted, same_file))| HeldLoop {
+                path: format!("/dev/loop{number}").into(),
+                backing: if deleted { "/".into() } else { format!("/r/{path}").into() },
+                deleted,
+                mark: match whose {
+                    0 => marks.mark(&RelPath::new(path).unwrap()),
+                    1 => LoopMarks::of_numbers(3, 4).mark(&RelPath::new(path).unwrap()),
+                    _ => b"/r/plugins".to_vec(),
+                },
+                same_file: same_file && whose == 2 && !deleted,
+            });
+            Some(Loops { all: all.collect(), marks })
+        })
+    }
+
+    fn blocks() -> impl Strategy<Value = Blocks> {
+        (vec(map_paths(), 0..4), loops()).prop_map(|(maps, loops)| {
+            let mut maps: Vec<_> = maps.into_iter().map(Into::into).collect();
+            maps.sort();
+            maps.dedup();
+            Blocks { maps, loops }
+        })
     }
 
     fn mount_lines() -> impl Strategy<Value = Vec<u8>> {
@@ -231,8 +269,20 @@ pub(crate) mod arbitrary {
                     record.path = RelPath::new(path).ok();
                 }
                 record.device_mount_path = global.and_then(|p| RelPath::new(p).ok());
-                if block && name == "w" {
+                if block && (name == "w" || name == "pv") {
                     record.mode = VolumeMode::Block;
+                    record.path = record
+                        .path
+                        .map(|p| p.as_str().replace("/volumes/", "/volumeDevices/"))
+                        .and_then(|p| RelPath::new(p).ok());
+                    let odd = uid == "u4" && name == "w";
+                    let map = format!("plugins/kubernetes.io~local-volume/volumeDevices/{name}/{uid}");
+                    record.block = (!odd || boot == BOOT).then(|| RecordedBlock {
+                        map_path: RelPath::new(if odd { format!("{map}x") } else { map }).unwrap(),
+                        link_target: "/dev/sdb".into(),
+                        mount: record.mount.take(),
+                        device: None,
+                    });
                 }
                 let own = format!("pods/{uid}/volume-subpaths/{name}/c");
                 record.sub_paths = sub_paths
@@ -281,6 +331,7 @@ pub(crate) mod arbitrary {
                 plugin: plugin.replace('/', "~"),
                 name: name.into(),
                 is_dir: is_dir || name != "w",
+                link: (!is_dir).then(|| if name == "v" { "/etc" } else { "/dev/sdb" }.into()),
                 empty,
                 foreign: None,
             },
@@ -309,10 +360,10 @@ pub(crate) mod arbitrary {
         });
         option::weighted(
             0.9,
-            (vec(pod, 0..4), global).prop_map(|(mut pods, global_folders)| {
+            (vec(pod, 0..4), global, blocks()).prop_map(|(mut pods, global_folders, blocks)| {
                 pods.sort_by(|a, b| a.path.cmp(&b.path));
                 pods.dedup_by(|a, b| a.path == b.path);
-                Tree { pods, global_folders, ..Tree::default() }
+                Tree { pods, global_folders, blocks, ..Tree::default() }
             }),
         )
     }
@@ -405,6 +456,16 @@ pub(crate) mod arbitrary {
         }
     }
 
+    /// The same local volume as a raw device.
+    fn as_block(mut volume: DesiredVolume) -> DesiredVolume {
+        volume.key.mode = VolumeMode::Block;
+        volume.spec.mode = VolumeMode::Block;
+        volume.path = volume.path.and_then(|p| RelPath::new(p.as_str().replace("/volumes/", "/volumeDevices/")).ok());
+        volume.device_mount_path = None;
+        volume.sub_paths = vec![];
+        volume
+    }
+
     /// Wishes of pods.
     pub(crate) fn desired() -> impl Strategy<Value = Desired> {
         let known: Vec<&'static str> = PLUGINS[..4].to_vec();
@@ -416,7 +477,10 @@ pub(crate) mod arbitrary {
             let pods = pods.into_iter().map(|(uid, (volumes, waiting, only_checkpoint))| {
                 let mut volumes: Vec<_> = volumes
                     .into_iter()
-                    .map(|(plugin, name, content, sub_path)| desired_volume(uid, plugin, name, content, sub_path))
+                    .map(|(plugin, name, content, sub_path)| {
+                        let volume = desired_volume(uid, plugin, name, content, sub_path);
+                        if plugin == "kubernetes.io/local-volume" && name == "w" { as_block(volume) } else { volume }
+                    })
                     .collect();
                 volumes.sort_by(|a, b| a.key.cmp(&b.key));
                 volumes.dedup_by(|a, b| a.key == b.key);

@@ -27,7 +27,7 @@ use refloat_record::{DeviceNumber, RecordedBlock, RecordedMount, RelPath, Verbat
 use rustix::fs::{FileType, Mode, OFlags};
 use rustix::io::Errno;
 
-pub use loops::{LoopMarks, adopt_loop, detach_left};
+pub use loops::{HeldLoop, LoopMarks, adopt_loop, detach_left, survey};
 pub use unmap::unmap;
 
 use crate::tear_down::other_mount;
@@ -170,7 +170,7 @@ fn make_link(host: &Host, link: &RelPath, target: &Path) -> Result<(), VolumeErr
 
 /// The name, in the symlink's own folder, of the one that is to replace it. Short, whatever the volume is called.
 fn temporary_of(link: &RelPath) -> String {
-    format!("{TEMPORARY}{}", loops::short_hash(&[link.as_str().as_bytes()]))
+    format!("{TEMPORARY}{}", loops::short_hash(link.as_str().as_bytes()))
 }
 
 /// Repeats what found a folder missing that it had just made: another volume's undoing took the empty folder away.

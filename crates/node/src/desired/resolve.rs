@@ -293,6 +293,8 @@ impl Resolver<'_> {
             Box::new(Waiting { unique_name, ..*wait(some.clone(), problem) })
         };
         let fs_group = self.fs_group().map_err(wait)?;
+        // A device has no files to give to a group.
+        let fs_group = fs_group.filter(|_| mode == VolumeMode::Filesystem);
         let resources = resources
             .clone()
             .map_err(|error| wait(Problem::new("BadSpec", error_chain(&error), "correct the pod's resources")))?;

@@ -67,6 +67,7 @@ fn look_at(root: &NodeRoot, pods: &mut [PodTree], records: &[Record], table: &Mo
                 folder.empty = root.list(&rel).ok().flatten().map(|entries| entries.is_empty());
             }
         }
+        super::block::read_links(root, pod);
         // Only of a pod without volumes is it asked whether anything is left.
         if of_pod.is_empty() && pod.volumes.is_empty() && pod.volume_devices.is_empty() {
             pod.files = has_files(root, &mut lister, pod);

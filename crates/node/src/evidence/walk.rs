@@ -186,10 +186,15 @@ impl Walk<'_> {
                     self.unreadable_name(&path.join(name.path()));
                     continue;
                 };
+                // A symlink that was about to replace a block volume's.
+                if text.starts_with(refloat_volume::block::TEMPORARY) {
+                    continue;
+                }
                 found.push(VolumeFolder {
                     plugin: plugin_text.to_owned(),
                     name: text.to_owned(),
                     is_dir: is_dir(&dir, &name),
+                    link: None,
                     empty: None,
                     foreign: None,
                 });
@@ -270,7 +275,8 @@ fn is_dir(at: impl AsFd, entry: &Entry) -> bool {
 pub(super) fn tree(root: &NodeRoot) -> Tree {
     let mut walk = Walk::new(root);
     let global_folders = global_folders(root, &mut walk.problems);
-    let mut tree = Tree { global_folders, ..Tree::default() };
+    let blocks = super::block::look(root, &mut walk.problems);
+    let mut tree = Tree { global_folders, blocks, ..Tree::default() };
     let listed = root.open_dir(Path::new(layout::PODS)).map(|dir| {
         dir.map(|dir| {
             walk.lister.entries(&dir).map(|entries| (dir, entries)).map_err(|e| (e, root.path().join("pods")))

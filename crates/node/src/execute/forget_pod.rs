@@ -1,11 +1,11 @@
-//! `ForgetPod`: leftover mounts in the folder of a pod that is gone, its empty folders and markers, and its checkpoint
-//! last. Files stay.
+//! `ForgetPod`: leftover mounts in the folder of a pod that is gone, its loop devices, its empty folders and markers, and its
+//! checkpoint last. Files stay.
 
 use std::path::Path;
 
 use refloat_mount::{EntryKind, RemoveError};
 use refloat_record::{PodUid, RecordKey, SpecName};
-use refloat_volume::{VolumeError, layout, sub_path, unmount_nested};
+use refloat_volume::{VolumeError, block, layout, sub_path, unmount_nested};
 
 use super::{Executor, Journal, Success};
 
@@ -17,6 +17,7 @@ pub(super) fn run(executor: &Executor, journal: &Journal<'_>, pod: &PodUid) -> R
     unmount_nested(&executor.host, &path)?;
     executor.check_unmounted(&path)?;
     sub_path_targets(executor, pod)?;
+    block::detach_left(&executor.host, pod)?;
     remove_empty(executor, path.as_path(), 0)?;
     journal.remove(RecordKey::PodCheckpoint(pod.clone()))?;
     Ok(Success::Done)
@@ -32,6 +33,8 @@ fn remove_empty(executor: &Executor, rel: &Path, depth: usize) -> Result<(), Vol
             remove_empty(executor, &child, depth + 1)?;
         } else if entry.kind == EntryKind::File && is_marker(&child) {
             root.remove_file(&child).map_err(VolumeError::Remove)?;
+        } else if entry.kind == EntryKind::Symlink && is_temporary_link(&child) {
+            root.remove_symlink(&child).map_err(VolumeError::Remove)?;
         }
     }
     match root.remove_dir(rel) {
@@ -56,4 +59,10 @@ fn sub_path_targets(executor: &Executor, pod: &PodUid) -> Result<(), VolumeError
 fn is_marker(rel: &Path) -> bool {
     let parts: Vec<&[u8]> = rel.iter().map(std::os::unix::ffi::OsStrExt::as_bytes).collect();
     matches!(parts.as_slice(), [b"pods", _, b"plugins", b"kubernetes.io~empty-dir", _, b"ready"])
+}
+
+/// `pods/<uid>/volumeDevices/<plugin>/.refloat-…`: a symlink that was about to replace a block volume's.
+fn is_temporary_link(rel: &Path) -> bool {
+    let parts: Vec<&[u8]> = rel.iter().map(std::os::unix::ffi::OsStrExt::as_bytes).collect();
+    matches!(parts.as_slice(), [b"pods", _, b"volumeDevices", _, name] if name.starts_with(block::TEMPORARY.as_bytes()))
 }

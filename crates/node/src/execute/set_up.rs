@@ -3,10 +3,10 @@
 use std::cell::RefCell;
 
 use refloat_csi::Outcome;
-use refloat_record::{PodVolume, Record, RecordedBlock, RecordedMount, Verbatim};
-use refloat_volume::{Announcer, Plugin, Presence, Problem, SetUp, TearDown, VolumeError, sub_path};
+use refloat_record::{PodVolume, Record, RecordedBlock, RecordedMount, RelPath, Verbatim, VolumeMode};
+use refloat_volume::{Announcer, Plugin, Presence, Problem, SetUp, TearDown, VolumeError, block, sub_path};
 
-use super::{Executor, Job, Journal, Success};
+use super::{Adopt, Executor, Job, Journal, Success};
 use crate::DesiredVolume;
 use crate::plan::digest;
 
@@ -20,28 +20,40 @@ pub(super) fn run(
     let plugin = plugin(executor, volume)?;
     let mut before = job.record.clone();
     let mut record = record_for(executor, job, volume)?;
-    if let (None, Some(mount)) = (&before, &job.adopt) {
-        record.mount = Some(mount.clone());
-        journal.put(Record::PodVolume(record.clone()))?;
-        before = Some(record.clone());
-    }
-    let mounted = match (&volume.path, &before) {
-        (Some(path), Some(record)) => {
-            executor.is_mounted(path, record.mount.as_ref(), record.boot_id == host.boot_id)?
+    // What the store has of it.
+    let mut stored = before.clone();
+    match (&before, &job.adopt) {
+        (None, Some(Adopt::Mount(mount))) => {
+            record.mount = Some(mount.clone());
+            journal.put(Record::PodVolume(record.clone()))?;
+            before = Some(record.clone());
+            stored.clone_from(&before);
         }
-        _ => false,
+        // Its record is written when SetUp has compared the bound device with the wanted one.
+        (None, Some(Adopt::Block(found))) => {
+            block::adopt_loop(host, &found.map_path, volume.spec.read_only)?;
+            before = Some(PodVolume { block: Some(found.clone()), ..record.clone() });
+        }
+        _ => {}
+    }
+    let same_boot = before.as_ref().is_some_and(|r| r.boot_id == host.boot_id);
+    let mounted = match before.as_ref().and_then(|record| mount_of(record)) {
+        Some((path, mount)) => executor.is_mounted(path, mount, same_boot)?,
+        None => false,
     };
     let by_driver = plugin.capabilities().presence == Presence::Driver;
     record.confirmed = by_driver && executor.is_confirmed(volume.path.as_ref(), before.as_ref(), mounted)?;
     let confirmed = record.confirmed;
     // Without record and folder, all that appears below the folder is this operation's own.
     let untouched = match (&volume.path, &before) {
+        // A block volume's undoing deletes no content.
+        (_, None) if volume.key.mode == VolumeMode::Block => true,
         (Some(path), None) => host.root.list(path.as_path()).map_err(VolumeError::Path)?.is_none(),
         (None, None) => true,
         (_, Some(_)) => false,
     };
     let announced =
-        Announced { journal, before: before.as_ref(), record: RefCell::new(record), done: RefCell::new(false) };
+        Announced { journal, before: stored.as_ref(), record: RefCell::new(record), done: RefCell::new(false) };
     let result = plugin.set_up(SetUp {
         host,
         pod: &volume.pod,
@@ -66,7 +78,7 @@ pub(super) fn run(
         return Err(error);
     }
     let mut record = announced.record.into_inner();
-    if by_driver {
+    if by_driver && record.block.is_none() {
         // What the driver made is what the table shows now; it may be nothing.
         let mount = volume.path.as_ref().map(|path| executor.mount_at(path)).transpose()?.flatten();
         if !record.confirmed || record.mount != mount {
@@ -75,12 +87,22 @@ pub(super) fn run(
             journal.put(Record::PodVolume(record.clone()))?;
         }
         update_device(journal, job, volume)?;
-    } else if let (Some(path), Some(mount)) = (&volume.path, &record.mount) {
+    } else if let Some((path, Some(mount))) = mount_of(&record) {
         let found = executor.check_mounted(path, mount)?;
         if found != *mount {
-            record.mount = Some(found);
+            match &mut record.block {
+                Some(block) => block.mount = Some(found),
+                None => record.mount = Some(found),
+            }
             journal.put(Record::PodVolume(record.clone()))?;
         }
+    }
+    if by_driver && record.block.is_some() {
+        if !record.confirmed {
+            record.confirmed = true;
+            journal.put(Record::PodVolume(record.clone()))?;
+        }
+        update_device(journal, job, volume)?;
     }
     sub_paths(executor, journal, volume, record)?;
     Ok(Success::SetUp(volume.key.clone(), digest(volume)))
@@ -119,6 +141,15 @@ fn names_same(device: &refloat_record::DeviceMount, volume: &DesiredVolume) -> b
     }
     let recorded = device.persistent_volume.as_ref().and_then(|raw| raw.parse::<Whole>().ok());
     recorded.is_some_and(|whole| whole.metadata.name == volume.key.spec_name.as_str())
+}
+
+/// Where a record's mount is, and which: of a block volume, at its map path.
+fn mount_of(record: &PodVolume) -> Option<(&RelPath, Option<&RecordedMount>)> {
+    match (&record.block, record.mode) {
+        (Some(block), _) => Some((&block.map_path, block.mount.as_ref())),
+        (None, VolumeMode::Filesystem) => Some((record.path.as_ref()?, record.mount.as_ref())),
+        (None, VolumeMode::Block) => None,
+    }
 }
 
 fn plugin<'e>(executor: &'e Executor, volume: &DesiredVolume) -> Result<&'e dyn Plugin, VolumeError> {
@@ -168,7 +199,7 @@ fn record_for(executor: &Executor, job: &Job, volume: &DesiredVolume) -> Result<
         host_path: volume.host_path.clone(),
         device_mount_path: job.device.as_ref().map(|d| d.device_mount_path.clone()),
         mount: same_boot.and_then(|r| r.mount.clone()),
-        block: before.and_then(|r| r.block.clone()),
+        block: same_boot.and_then(|r| r.block.clone()),
         sub_paths,
         confirmed: false,
         boot_id: executor.host.boot_id.clone(),
@@ -226,7 +257,8 @@ impl Announced<'_> {
 fn undo(executor: &Executor, journal: &Journal<'_>, plugin: &dyn Plugin, record: &PodVolume, untouched: bool) {
     let undone =
         plugin.tear_down(&TearDown { host: &executor.host, record, trusted: untouched, failures: 0 }).and_then(|()| {
-            record.path.as_ref().map_or(Ok(()), |path| executor.check_unmounted(path))?;
+            let at = mount_of(record).map(|(path, _)| path).or(record.path.as_ref());
+            at.map_or(Ok(()), |path| executor.check_unmounted(path))?;
             journal.remove(record.key())
         });
     if let Err(error) = undone {

@@ -1,8 +1,9 @@
 //! TearDown: subPaths, volume, a look into the mount table, and the record last.
 
-use refloat_record::{PodVolume, Record};
+use refloat_mount::Standing;
+use refloat_record::{PodVolume, Record, VolumeMode};
 use refloat_volume::{
-    Problem, TearDown, VolumeError, layout, remove_volume_dir, sub_path, unmount_nested, unmount_own_layers,
+    Problem, TearDown, VolumeError, block, layout, remove_volume_dir, sub_path, unmount_nested, unmount_own_layers,
 };
 
 use super::{Executor, Journal, Success};
@@ -22,6 +23,9 @@ pub(super) fn run(
     sub_path::tear_down(host, record)?;
     match executor.plugins.by_name(&record.plugin) {
         Some(plugin) => plugin.tear_down(&TearDown { host, record, trusted, failures })?,
+        None if record.mode == VolumeMode::Block => {
+            block::unmap(&TearDown { host, record, trusted, failures }, None)?;
+        }
         None => {
             // Known from the table alone: a plain unmount, and no file is deleted.
             if let Some(path) = &record.path {
@@ -35,13 +39,16 @@ pub(super) fn run(
     }
     if let Some(path) = &record.path {
         executor.check_unmounted(path)?;
-        if host.root.list(path.as_path()).map_err(VolumeError::Path)?.is_some() {
+        if host.root.look(path.as_path()).map_err(VolumeError::Path)? != Standing::Nothing {
             return Err(VolumeError::Refused(Problem::new(
                 "FolderLeft",
                 format!("{} is still there after TearDown", host.absolute(path).display()),
                 "Its record is kept and it is tried again.",
             )));
         }
+    }
+    if let Some(block) = &record.block {
+        executor.check_unmounted(&block.map_path)?;
     }
     if let Ok(sub_paths) = layout::pod_path(&record.pod.uid)
         .join(layout::VOLUME_SUBPATHS)

@@ -7,6 +7,7 @@
 use std::time::Duration;
 
 use refloat_mount::PendingUnmount;
+use refloat_record::VolumeMode;
 use refloat_volume::Problem;
 
 use super::pool::Overdue;
@@ -88,8 +89,16 @@ impl News {
     /// Something happened to this.
     pub(super) fn about(&mut self, exclusion: &Exclusion) {
         match exclusion {
-            Exclusion::Volume(key) => drop(self.pods.insert(key.pod.clone())),
-            Exclusion::Pod(pod) => drop(self.pods.insert(pod.clone())),
+            Exclusion::Volume(key) => {
+                self.pods.insert(key.pod.clone());
+                // Half of a block volume is outside its pod's folder.
+                self.devices |= key.mode == VolumeMode::Block;
+            }
+            Exclusion::Pod(pod) => {
+                self.pods.insert(pod.clone());
+                // Its loop devices may have been detached.
+                self.devices = true;
+            }
             Exclusion::Device(_) => self.devices = true,
         }
     }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use refloat_mount::UnmountError;
-use refloat_record::{PodCheckpoint, PodUid, RecordedMount};
+use refloat_record::{PodCheckpoint, PodUid};
 use refloat_volume::{Problem, VolumeError};
 
 use super::hanging::Hanging;
@@ -12,7 +12,7 @@ use super::{Manager, ManagerError, News, records, retry};
 use refloat_volume::plugins::csi::REPUBLISH_EVERY;
 
 use crate::evidence::Gather;
-use crate::execute::{Force, Job, Success};
+use crate::execute::{Adopt, Force, Job, Success};
 use crate::plan::digest;
 use crate::{Exclusion, Operation, RecordState, VolumeKey, VolumeState, Wanted, compare, plan, reconstruct};
 
@@ -263,13 +263,17 @@ impl Manager {
     }
 
     /// The mount of a volume without a record, which the plan found to be what the pod wants.
-    fn unrecorded_mount(&self, key: &VolumeKey) -> Option<RecordedMount> {
+    fn unrecorded_mount(&self, key: &VolumeKey) -> Option<Adopt> {
         let index = self.actual.volumes.binary_search_by(|v| v.key.cmp(key)).ok()?;
         let volume = &self.actual.volumes[index];
         if volume.record_state == RecordState::Ok {
             return None;
         }
-        volume.record.as_ref()?.mount.clone()
+        let record = volume.record.as_ref()?;
+        match &record.block {
+            Some(block) => block.mount.is_some().then(|| Adopt::Block(block.clone())),
+            None => record.mount.clone().map(Adopt::Mount),
+        }
     }
 
     /// Looks again, with growing pauses, at the folders of pods that hands are kept off of.

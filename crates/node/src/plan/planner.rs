@@ -378,9 +378,9 @@ impl Exclusion {
 /// Whether forgetting a gone pod removes this.
 fn removable(leftover: &Leftover) -> bool {
     match leftover.kind {
-        LeftoverKind::EmptyPodDir | LeftoverKind::SubPath => true,
+        LeftoverKind::EmptyPodDir | LeftoverKind::SubPath | LeftoverKind::LoopDevice => true,
         LeftoverKind::StaleMount => leftover.mounted,
-        LeftoverKind::PodDirWithData | LeftoverKind::LoopDevice | LeftoverKind::Socket | LeftoverKind::Unknown => false,
+        LeftoverKind::PodDirWithData | LeftoverKind::Socket | LeftoverKind::Unknown => false,
     }
 }
 

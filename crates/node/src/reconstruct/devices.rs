@@ -16,6 +16,7 @@ use super::by_driver::{self, Recorded};
 use super::mounts::{Match, seen, told};
 use super::volumes::stale;
 use super::{Context, Mounts};
+use crate::evidence::MapPlace;
 use crate::{ActualDevice, ActualVolume, Leftover, RecordState, VolumeState};
 
 /// The one plugin with devices whose global path names the volume: the `PersistentVolume`'s name is the folder's and
@@ -55,6 +56,10 @@ pub(super) fn conclude(context: &Context<'_>, volumes: &[ActualVolume]) -> (Vec<
             continue;
         }
         last = Some(point);
+        if point.strip_prefix(root).ok().and_then(MapPlace::of).is_some() {
+            // A block volume's.
+            continue;
+        }
         match point.strip_prefix(root).ok().and_then(global) {
             Some((plugin, rel)) => {
                 devices.insert(point.to_path_buf(), without_record(context, plugin, rel));

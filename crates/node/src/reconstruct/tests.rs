@@ -60,6 +60,7 @@ impl World {
             plugin: plugin.replace('/', "~"),
             name: name.to_owned(),
             is_dir: true,
+            link: None,
             empty,
             foreign: None,
         };

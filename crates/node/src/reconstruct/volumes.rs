@@ -52,6 +52,11 @@ impl std::fmt::Display for Who<'_> {
     }
 }
 
+/// Why a block volume of a plugin without block volumes is left alone.
+fn cannot_block(plugin: &PluginName) -> String {
+    format!("it is a block volume, and this version's {plugin} cannot undo one")
+}
+
 fn unknown_plugin(who: &Who<'_>, plugin: &PluginName) -> Problem {
     Problem::new(
         "UnknownPlugin",

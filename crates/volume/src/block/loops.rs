@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use refloat_mount::loopdev::{self, LoopFile, LoopStatus};
 use refloat_mount::{Device, NodeRoot, Standing};
-use refloat_record::{DeviceNumber, RelPath};
+use refloat_record::{DeviceNumber, PodUid, RelPath};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 use sha2::{Digest, Sha256};
@@ -17,52 +17,108 @@ use crate::{Host, Problem, VolumeError};
 /// What every mark of ours begins with.
 const PREFIX: &str = "refloat:";
 
-/// Sixteen hexadecimal digits of a SHA-256 over these parts.
-pub(super) fn short_hash(parts: &[&[u8]]) -> String {
-    let mut hash = Sha256::new();
-    for part in parts {
-        hash.update((part.len() as u64).to_le_bytes());
-        hash.update(part);
-    }
-    let short = hash.finalize()[..8].try_into().expect("a SHA-256 has 32 bytes");
-    format!("{:016x}", u64::from_be_bytes(short))
+/// Eight hexadecimal digits of a SHA-256 over this.
+pub(super) fn short_hash(bytes: &[u8]) -> String {
+    let short = Sha256::digest(bytes)[..4].try_into().expect("a SHA-256 has 32 bytes");
+    format!("{:08x}", u32::from_be_bytes(short))
 }
 
-/// The marks of the loop devices of one node root: `refloat:<hash of root and map path>:<pod uid>`.
+/// The marks of the loop devices of one node root: `refloat:<hash of root>:<hash of map path>:<pod uid>`.
 ///
 /// The root is told by its device and inode, not by its path, which is another one in each container. Another root's
 /// volume of the same name so has another mark.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LoopMarks {
-    device: u64,
-    inode: u64,
+    prefix: String,
 }
 
 impl LoopMarks {
     /// The marks of this root.
     pub fn of(root: &NodeRoot) -> std::io::Result<Self> {
         let stat = rustix::fs::fstat(root)?;
-        Ok(Self { device: stat.st_dev, inode: stat.st_ino })
+        Ok(Self::of_numbers(stat.st_dev, stat.st_ino))
     }
 
-    /// For tests: the marks of a root that is only thought of.
+    /// The marks of a root with this device and inode.
     pub fn of_numbers(device: u64, inode: u64) -> Self {
-        Self { device, inode }
+        Self { prefix: format!("{PREFIX}{}:", short_hash(&[device.to_le_bytes(), inode.to_le_bytes()].concat())) }
     }
 
     /// The mark of the loop device over the file at this map path.
-    pub fn mark(self, map_path: &RelPath) -> Vec<u8> {
-        let root = [self.device.to_le_bytes(), self.inode.to_le_bytes()].concat();
+    pub fn mark(&self, map_path: &RelPath) -> Vec<u8> {
         let uid = map_path.as_str().rsplit('/').next().unwrap_or_default();
-        let mut mark = format!("{PREFIX}{}:{uid}", short_hash(&[&root, map_path.as_str().as_bytes()])).into_bytes();
+        let mut mark = format!("{}{}:{uid}", self.prefix, short_hash(map_path.as_str().as_bytes())).into_bytes();
         mark.truncate(loopdev::MAX_MARK);
         mark
+    }
+
+    /// The pod of a mark of this root; none for another mark, and for one whose uid was too long for it.
+    pub fn pod_of(&self, mark: &[u8]) -> Option<PodUid> {
+        let rest = mark.strip_prefix(self.prefix.as_bytes()).filter(|_| mark.len() < loopdev::MAX_MARK)?;
+        let (_, uid) = std::str::from_utf8(rest).ok()?.split_once(':')?;
+        PodUid::new(uid).ok()
+    }
+
+    /// Whether a mark is of this root.
+    pub fn is_own(&self, mark: &[u8]) -> bool {
+        mark.starts_with(self.prefix.as_bytes())
     }
 
     /// Whether a mark is of a Refloat, of this root or another.
     pub fn is_mark(mark: &[u8]) -> bool {
         mark.starts_with(PREFIX.as_bytes())
     }
+}
+
+/// A loop device that a block volume of this root may have.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HeldLoop {
+    /// Its device node.
+    pub path: PathBuf,
+    /// What its backing file is called now (see [`LoopFile::backing`]).
+    pub backing: PathBuf,
+    /// Whether the backing file was deleted.
+    pub deleted: bool,
+    /// The name that it was attached under.
+    pub mark: Vec<u8>,
+    /// Whether the backing file is the very regular file that stands at that path below the root now: no device is
+    /// bound there.
+    pub same_file: bool,
+}
+
+/// The loop devices that block volumes of this root may have: those with a mark of this root, and those without a mark
+/// whose backing file is below the root and called as a block volume's. One pass over sysfs; only devices that look so
+/// are asked more.
+pub fn survey(root: &NodeRoot) -> std::io::Result<(LoopMarks, Vec<HeldLoop>)> {
+    let marks = LoopMarks::of(root)?;
+    let mut found = vec![];
+    for LoopFile { path, backing, deleted, .. } in loopdev::all()? {
+        let named = backing.iter().any(|part| part == crate::layout::VOLUME_DEVICES);
+        if !named && backing != Path::new("/") {
+            continue;
+        }
+        let Some(status) = loopdev::status(&path)? else { continue };
+        let below = backing.strip_prefix(root.path()).ok().filter(|_| named && !LoopMarks::is_mark(&status.mark));
+        if !marks.is_own(&status.mark) && below.is_none() {
+            continue;
+        }
+        let same_file = !deleted && below.is_some_and(|rel| is_file(root, rel, &status));
+        found.push(HeldLoop { path, backing, deleted, mark: status.mark, same_file });
+    }
+    Ok((marks, found))
+}
+
+/// Whether this regular file stands at the path, with nothing mounted there.
+fn is_file(root: &NodeRoot, rel: &Path, status: &LoopStatus) -> bool {
+    if !matches!(root.look(rel), Ok(Standing::EmptyFile | Standing::File)) {
+        return false;
+    }
+    let stat = root.open_mounted(rel).ok().flatten().and_then(|fd| rustix::fs::fstat(fd).ok());
+    stat.is_some_and(|stat| node_of(&stat) == (status.device, status.inode))
+}
+
+fn node_of(stat: &rustix::fs::Stat) -> Node {
+    (Device { major: rustix::fs::major(stat.st_dev), minor: rustix::fs::minor(stat.st_dev) }, stat.st_ino)
 }
 
 /// Whether the path that sysfs shows for a backing file can be that of this map path: its own, the one that it has in
@@ -132,8 +188,7 @@ fn bound_node(host: &Host, map_path: &RelPath) -> Result<Option<Node>, VolumeErr
     }
     let Some(fd) = host.root.open_mounted(map_path.as_path()).map_err(VolumeError::Path)? else { return Ok(None) };
     let stat = rustix::fs::fstat(&fd).map_err(|errno| io("look at", &host.absolute(map_path), errno))?;
-    let device = Device { major: rustix::fs::major(stat.st_dev), minor: rustix::fs::minor(stat.st_dev) };
-    Ok(Some((device, stat.st_ino)))
+    Ok(Some(node_of(&stat)))
 }
 
 /// Makes sure that a loop device of ours holds the bound device open.
@@ -250,11 +305,18 @@ pub fn adopt_loop(host: &Host, map_path: &RelPath, read_only: bool) -> Result<()
     found.detach_only_other()
 }
 
-/// Detaches a loop device that nothing is left of but itself: `map_path` is what its mark was made of, or what its
-/// backing file was called. One that is not ours is left.
-pub fn detach_left(host: &Host, device: &Path, map_path: &RelPath) -> Result<(), VolumeError> {
-    let mark = LoopMarks::of(&host.root).map_err(cannot("look at", host.root.path()))?.mark(map_path);
-    detach(device, &mark)
+/// Detaches what is left of a gone pod's block volumes when nothing but their loop devices is: those with our mark, and
+/// those without one whose backing file is a plain file in that volume's place. No other is touched.
+pub fn detach_left(host: &Host, pod: &PodUid) -> Result<(), VolumeError> {
+    let sysfs = Path::new("/sys/block");
+    let (marks, found) = survey(&host.root).map_err(cannot("look through the loop devices in", sysfs))?;
+    for HeldLoop { path, backing, mark, same_file, .. } in found {
+        let unmarked = same_file && backing.file_name() == Some(pod.as_str().as_ref());
+        if unmarked || marks.pod_of(&mark).as_ref() == Some(pod) {
+            detach(&path, &mark)?;
+        }
+    }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -275,6 +337,9 @@ mod tests {
         assert_ne!(mark, one.mark(&map_path("plugins/p/volumeDevices/pw/7f9c0e52-6b0f-4d8a-9a55-3f1c2d4e5f60")));
         let long = one.mark(&map_path(&format!("plugins/p/volumeDevices/pv/{}", "u".repeat(255))));
         assert_eq!(long.len(), loopdev::MAX_MARK);
+        assert_eq!(one.pod_of(&mark).unwrap().as_str(), "7f9c0e52-6b0f-4d8a-9a55-3f1c2d4e5f60");
+        assert!(one.is_own(&mark) && !other.is_own(&mark) && other.pod_of(&mark).is_none());
+        assert!(one.is_own(&long) && one.pod_of(&long).is_none(), "its uid is cut");
     }
 
     #[test]

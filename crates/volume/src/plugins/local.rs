@@ -84,7 +84,7 @@ impl Plugin for Local {
         Capabilities {
             attachable: false,
             device_mountable: true,
-            block: false,
+            block: true,
             content: false,
             verify: false,
             reconstruction: Reconstruction::FromLayout,

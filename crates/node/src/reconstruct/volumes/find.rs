@@ -9,7 +9,7 @@ use refloat_record::{PodUid, PodVolume, Record, RelPath, VolumeMode};
 use refloat_volume::{Problem, layout};
 
 use super::super::Context;
-use crate::evidence::VolumeFolder;
+use crate::evidence::{MapPlace, VolumeFolder};
 use crate::{Leftover, LeftoverKind};
 
 /// What is known of one volume before anything is concluded.
@@ -25,6 +25,8 @@ pub(in crate::reconstruct) struct Found<'e> {
     pub(super) ready: bool,
     /// Mounts at `volume-subpaths/<spec>/<container>/<index>` that lie in this volume's place.
     pub(super) sub_paths: Vec<(&'e str, u32, &'e Path)>,
+    /// Of a block volume: the file that the device is bound over, relative to the root, if it or a mount there was seen.
+    pub(super) map: Option<&'e Path>,
     /// Mount points strictly below its folder.
     pub(super) nested: Vec<&'e Path>,
 }
@@ -97,6 +99,7 @@ pub(in crate::reconstruct) fn find<'e>(context: &Context<'e>) -> AllFound<'e> {
             all.mark_ready(uid, "kubernetes.io~empty-dir", name);
         }
     }
+    map_paths(context, &mut all);
     mounts_below_pods(context, &mut all);
     all.volumes.sort_unstable_by(Found::cmp_by_key);
     all
@@ -113,6 +116,20 @@ const WRAPPING: [&str; 5] = [
     "kubernetes.io~projected",
     "kubernetes.io~git-repo",
 ];
+
+/// Gives each file and each mount in a global map folder to its block volume.
+fn map_paths<'e>(context: &Context<'e>, all: &mut AllFound<'e>) {
+    let root = context.mounts.root;
+    let files = context.evidence.tree.iter().flat_map(|tree| &tree.blocks.maps).map(std::path::PathBuf::as_path);
+    let plugins = root.join(layout::PLUGINS);
+    let mounts = context.mounts.table.under(&plugins).filter_map(|mount| mount.point().strip_prefix(root).ok());
+    for path in files.chain(mounts) {
+        let Some(place) = MapPlace::of(path) else { continue };
+        if let Some(found) = all.at(place.pod, place.plugin, place.name, VolumeMode::Block) {
+            found.map = Some(path);
+        }
+    }
+}
 
 /// Gives each mount below `pods/` to its volume, or makes it a leftover.
 fn mounts_below_pods<'e>(context: &Context<'e>, all: &mut AllFound<'e>) {
@@ -200,7 +217,18 @@ fn sub_path(point: &std::path::Path, pod: PodUid) -> Leftover {
 
 impl<'e> Found<'e> {
     fn new(pod: PodUid, plugin: Cow<'e, str>, name: &'e str, mode: VolumeMode) -> Self {
-        Self { pod, plugin, name, mode, record: None, folder: None, ready: false, sub_paths: vec![], nested: vec![] }
+        Self {
+            pod,
+            plugin,
+            name,
+            mode,
+            record: None,
+            folder: None,
+            ready: false,
+            sub_paths: vec![],
+            map: None,
+            nested: vec![],
+        }
     }
 
     /// As the keys that their names make are ordered.

@@ -3,13 +3,15 @@
 use std::path::{Path, PathBuf};
 
 use refloat_mount::Mount;
-use refloat_record::{PodVolume, RelPath};
+use refloat_record::{PodVolume, RelPath, VolumeMode};
 use refloat_volume::{Plugin, Presence, Problem, layout};
 
 use super::super::Context;
+use super::super::block::{Link, Objects};
 use super::super::by_driver::{self, Recorded};
 use super::super::mounts::{Match, seen, shown};
-use super::{Conclusion, Found, Who, unknown_plugin, unrecorded_sub_path};
+use super::{Conclusion, Found, Who, cannot_block, unknown_plugin, unrecorded_sub_path};
+use crate::evidence::MapPlace;
 use crate::{ActualVolume, ReconstructionResult, RecordState, SubPathSeen, VolumeKey, VolumeState};
 
 pub(super) fn conclude(context: &Context<'_>, found: &Found<'_>, record: &PodVolume) -> ActualVolume {
@@ -19,10 +21,17 @@ pub(super) fn conclude(context: &Context<'_>, found: &Found<'_>, record: &PodVol
     let who = Who { pod: &record.pod.uid, pod_name: pod_name.as_ref(), name: found.name };
     let same_boot = record.boot_id == context.evidence.boot_id;
     let path = record.path.as_ref().map(|p| p.below(root));
-    let stack = path.as_ref().map_or(vec![], |p| context.mounts.stack(p));
-    let matched = path
-        .as_ref()
-        .map_or(Match::Nothing, |path| context.mounts.matches(path, &stack, record.mount.as_ref(), same_boot));
+    // A block volume's mount is not at its own path.
+    let (at, recorded) = match record.mode {
+        VolumeMode::Filesystem => (path.clone(), record.mount.as_ref()),
+        VolumeMode::Block => {
+            let told = || plugin?.map_path(&record.pod.uid, &record.spec_name);
+            let at = record.block.as_ref().map(|b| b.map_path.clone()).or_else(told);
+            (at.map(|p| p.below(root)), record.block.as_ref().and_then(|b| b.mount.as_ref()))
+        }
+    };
+    let stack = at.as_ref().map_or(vec![], |p| context.mounts.stack(p));
+    let matched = at.as_ref().map_or(Match::Nothing, |path| context.mounts.matches(path, &stack, recorded, same_boot));
 
     let mut c = Conclusion {
         state: VolumeState::NotMounted,
@@ -46,14 +55,18 @@ pub(super) fn conclude(context: &Context<'_>, found: &Found<'_>, record: &PodVol
     if let Some(why) = misplaced(found, record) {
         c.fail(format!("{who}: {why}; nothing is done to it"));
     } else if let Some(plugin) = plugin {
-        c.judge(context, found, plugin, record, matched, &stack, same_boot);
+        match record.mode {
+            VolumeMode::Filesystem => c.judge(context, found, plugin, record, matched, &stack, same_boot),
+            VolumeMode::Block if !plugin.capabilities().block => c.conflict = Some(cannot_block(&record.plugin)),
+            VolumeMode::Block => c.judge_block(&who, context, found, record, matched, same_boot),
+        }
     } else {
         c.state = if c.ours { VolumeState::Mounted } else { VolumeState::Unknown };
         c.reason = format!("no plugin {} is built in", record.plugin);
         c.conflict = Some(format!("{} is not built in, and only it knows how its volumes are undone", record.plugin));
         c.problems.push(unknown_plugin(&who, &record.plugin));
     }
-    c.look_at_folder(&who, found, path.clone(), &stack);
+    c.look_at_folder(&who, found, at, &stack);
     if let Some(plugin) = plugin {
         c.driver_problems(context, plugin, record, path.as_deref(), &who);
     }
@@ -78,7 +91,10 @@ pub(super) fn conclude(context: &Context<'_>, found: &Found<'_>, record: &PodVol
         outer_names: record.volume_names.clone(),
         unique_name: Some(record.unique_name.clone()),
         path: path.or(record.host_path.as_ref().map(PathBuf::from)),
-        device_path: record.device_mount_path.as_ref().map(|p| p.below(root)),
+        device_path: match &record.block {
+            Some(block) => Some(PathBuf::from(&block.link_target)),
+            None => record.device_mount_path.as_ref().map(|p| p.below(root)),
+        },
         sub_paths,
         mount: seen(&stack, c.ours),
         state: c.state,
@@ -108,12 +124,31 @@ fn misplaced(found: &Found<'_>, record: &PodVolume) -> Option<String> {
     if let Some(path) = record.device_mount_path.as_ref().filter(|p| !below(p, layout::PLUGINS)) {
         return Some(format!("its record has the global mount path {path}, which is not below {}", layout::PLUGINS));
     }
+    if let Some(block) = &record.block {
+        let own = MapPlace::of(block.map_path.as_path()).filter(|place| {
+            place.pod == record.pod.uid.as_str() && place.plugin == found.plugin && place.name == found.name
+        });
+        if own.is_none() || record.mode != VolumeMode::Block {
+            let path = &block.map_path;
+            return Some(format!("its record has the device bound at {path}, which is not this volume's place"));
+        }
+    }
     if record.sub_paths.is_empty() {
         return None;
     }
     let sub_paths = format!("{}/{}/{}/{}", layout::PODS, record.pod.uid, layout::VOLUME_SUBPATHS, record.spec_name);
     let stray = record.sub_paths.iter().find(|s| !below(&s.path, &sub_paths))?;
     Some(format!("its record has the subPath {}, which is not below {sub_paths}", stray.path))
+}
+
+/// What stands in the symlink's place has to go before the volume can be set up or forgotten.
+fn path_taken(who: &Who<'_>, record: &PodVolume) -> Problem {
+    let path = record.path.as_ref().map_or_else(String::new, ToString::to_string);
+    Problem::new(
+        "PathTaken",
+        format!("{who}: {path} is no symlink, but a file, a folder or the like"),
+        "It is not touched. Look what it is, and move it away.",
+    )
 }
 
 impl Conclusion {
@@ -186,7 +221,8 @@ impl Conclusion {
             return;
         }
         let deeper = |path: &Path| context.mounts.table.under(path).next().is_some();
-        if self.state == VolumeState::Mounted && record.mount.is_none() && !path.is_some_and(deeper) {
+        let mount = record.mount.is_some() || record.block.is_some();
+        if self.state == VolumeState::Mounted && !mount && !path.is_some_and(deeper) {
             let shown = path.map(|path| path.display().to_string()).unwrap_or_default();
             self.problems.push(Problem::new(
                 "NothingMounted",
@@ -195,6 +231,49 @@ impl Conclusion {
             ));
         }
         self.problems.extend(by_driver::missing(context, plugin, Some(record.into()), &who.to_string()));
+    }
+
+    /// The state of a block volume with a good record: its three objects, each for itself.
+    fn judge_block(
+        &mut self,
+        who: &Who<'_>,
+        context: &Context<'_>,
+        found: &Found<'_>,
+        record: &PodVolume,
+        matched: Match,
+        same_boot: bool,
+    ) {
+        if let Match::Conflict(why) = matched {
+            self.state = VolumeState::Uncertain;
+            self.reason.clone_from(&why);
+            self.conflict = Some(why);
+            return;
+        }
+        let Some(block) = &record.block else {
+            self.reason = "its record does not say where its device is bound".into();
+            return;
+        };
+        let seen = Objects::look(context, found.folder, &block.map_path, Some(&block.link_target), false);
+        self.evidence.extend(seen.evidence);
+        if seen.link == Link::Taken {
+            self.problems.push(path_taken(who, record));
+        }
+        let bound = matches!(matched, Match::Ours | Match::Adopted);
+        (self.state, self.reason) = match (bound, seen.wrong.is_empty()) {
+            (true, true) => {
+                (VolumeState::Mounted, "the recorded bind mount, its symlink and its loop device are there".into())
+            }
+            (true, false) => {
+                (VolumeState::Uncertain, format!("its device is bound, but {}", seen.wrong.join(", and ")))
+            }
+            (false, _) if seen.held => {
+                (VolumeState::Uncertain, "its loop device is there, and its bind mount is not".into())
+            }
+            (false, _) if same_boot => {
+                (VolumeState::NotMounted, "the recorded bind mount is not in the mount table".into())
+            }
+            (false, _) => (VolumeState::NotMounted, "it was mapped in another boot".into()),
+        };
     }
 
     /// The volume's subPath mounts: those of the record, then those that only the table knows.

@@ -1,15 +1,18 @@
 //! Concludes what a volume without a record is, from its folder and its mounts.
 
 use refloat_mount::Mount;
-use refloat_record::{PluginName, PodRef, PodVolume, RecordKey, SpecName, Verbatim, VolumeMode};
+use refloat_record::{
+    PluginName, PodRef, PodVolume, RecordKey, RecordedBlock, RelPath, SpecName, Verbatim, VolumeMode,
+};
 use refloat_volume::{
     ForeignFile, FoundVolume, Plugin, Presence, Problem, Rebuilt, RebuiltSpec, Reconstruction, Recorded, layout,
 };
 
 use super::super::Context;
+use super::super::block::{Link, Objects};
 use super::super::devices::LOCAL;
 use super::super::mounts::{seen, shown, told};
-use super::{Conclusion, Found, Who, unknown_plugin, unrecorded_sub_path};
+use super::{Conclusion, Found, Who, cannot_block, unknown_plugin, unrecorded_sub_path};
 use crate::{ActualVolume, ReconstructionResult, RecordState, VolumeKey, VolumeState};
 
 pub(super) fn conclude(context: &Context<'_>, found: &Found<'_>) -> ActualVolume {
@@ -47,8 +50,14 @@ pub(super) fn conclude(context: &Context<'_>, found: &Found<'_>) -> ActualVolume
     let is_csi = plugin_name.as_str() == layout::CSI && found.mode == VolumeMode::Filesystem;
     let rel = rel.and_then(|rel| if is_csi { rel.join(layout::CSI_MOUNT).ok() } else { Some(rel) });
     let path = rel.as_ref().map(|p| p.below(root));
-    let stack = path.as_ref().map_or(vec![], |p| context.mounts.stack(p));
     let plugin = context.plugins.by_name(&plugin_name);
+    // A block volume's mount is not at its own path.
+    let map_path = (found.mode == VolumeMode::Block && valid).then(|| map_path(found, plugin, &spec_name)).flatten();
+    let at = match found.mode {
+        VolumeMode::Filesystem => path.clone(),
+        VolumeMode::Block => map_path.as_ref().map(|p| p.below(root)),
+    };
+    let stack = at.as_ref().map_or(vec![], |p| context.mounts.stack(p));
 
     let mut c = Conclusion {
         state: VolumeState::NotMounted,
@@ -80,7 +89,7 @@ pub(super) fn conclude(context: &Context<'_>, found: &Found<'_>) -> ActualVolume
 
     let rebuilt = plugin.filter(|p| p.capabilities().reconstruction != Reconstruction::UnmountOnly).and_then(|p| {
         let (folder, mode, table) = (found.name, found.mode, context.mounts.table);
-        p.from_layout(FoundVolume { folder, mode, path: path.as_deref()?, table, memo: &context.memo, foreign })
+        p.from_layout(FoundVolume { folder, mode, path: at.as_deref()?, table, memo: &context.memo, foreign })
     });
     // Where its own file is lost, the device that it was bound from tells whose it is.
     let by_stage = if is_csi && rebuilt.is_none() { super::super::stages::of_mount(context, &stack) } else { None };
@@ -104,8 +113,11 @@ pub(super) fn conclude(context: &Context<'_>, found: &Found<'_>) -> ActualVolume
         }
     });
     c.judge_without_record(found, plugin, &plugin_name, rebuilt.as_ref(), &stack, &who, valid);
-    c.look_at_folder(&who, found, path.clone(), &stack);
-    if stack.is_empty() && path.as_ref().is_some_and(|p| context.mounts.is_hidden_at(p)) {
+    if let Some(map_path) = map_path.as_ref().filter(|_| found.mode == VolumeMode::Block) {
+        c.judge_block_without_record(context, found, map_path, !stack.is_empty());
+    }
+    c.look_at_folder(&who, found, at.clone(), &stack);
+    if stack.is_empty() && at.as_ref().is_some_and(|p| context.mounts.is_hidden_at(p)) {
         c.conflict.get_or_insert_with(|| "another mount over a folder above hides what is mounted there".into());
     }
     let by_mount = |p: &dyn Plugin| matches!(p.capabilities().presence, Presence::Mount | Presence::Driver);
@@ -123,6 +135,13 @@ pub(super) fn conclude(context: &Context<'_>, found: &Found<'_>) -> ActualVolume
         Some(RebuiltSpec::PersistentVolume(v)) => (None, Some(Verbatim::from_value(&v))),
         None => (None, None),
     };
+    let link = found.folder.and_then(|folder| folder.link.as_ref());
+    let block = map_path.map(|map_path| RecordedBlock {
+        map_path,
+        link_target: link.map_or_else(String::new, |says| says.to_string_lossy().into_owned()),
+        mount: told(&stack),
+        device: None,
+    });
     let record = rel.filter(|_| c.reconstruction != ReconstructionResult::Failed).map(|rel| PodVolume {
         pod: PodRef {
             uid: found.pod.clone(),
@@ -147,8 +166,8 @@ pub(super) fn conclude(context: &Context<'_>, found: &Found<'_>) -> ActualVolume
         path: Some(rel),
         host_path: None,
         device_mount_path: None,
-        mount: told(&stack),
-        block: None,
+        mount: if block.is_some() { None } else { told(&stack) },
+        block,
         sub_paths: vec![],
         confirmed: false,
         boot_id: context.evidence.boot_id.clone(),
@@ -160,7 +179,7 @@ pub(super) fn conclude(context: &Context<'_>, found: &Found<'_>) -> ActualVolume
         outer_names: vec![],
         unique_name,
         path,
-        device_path: None,
+        device_path: link.cloned(),
         sub_paths: found.sub_paths.iter().map(|(c, i, p)| unrecorded_sub_path(c, *i, p)).collect(),
         mount: seen(&stack, false),
         state: c.state,
@@ -177,7 +196,35 @@ pub(super) fn conclude(context: &Context<'_>, found: &Found<'_>) -> ActualVolume
     }
 }
 
+/// Where the device of a block volume is bound: as its plugin says, or where a file or mount was found.
+fn map_path(found: &Found<'_>, plugin: Option<&dyn Plugin>, spec_name: &SpecName) -> Option<RelPath> {
+    let told = plugin.and_then(|plugin| plugin.map_path(&found.pod, spec_name));
+    told.or_else(|| RelPath::new(found.map?.to_str()?).ok())
+}
+
 impl Conclusion {
+    /// The state of a block volume without a record, by its three objects.
+    fn judge_block_without_record(
+        &mut self,
+        context: &Context<'_>,
+        found: &Found<'_>,
+        map_path: &RelPath,
+        bound: bool,
+    ) {
+        let seen = Objects::look(context, found.folder, map_path, None, true);
+        self.evidence.extend(seen.evidence);
+        if self.reconstruction == ReconstructionResult::Failed || self.state == VolumeState::Unknown {
+            return;
+        }
+        if bound && !seen.wrong.is_empty() {
+            self.state = VolumeState::Uncertain;
+            self.reason = format!("its device is bound, but {}", seen.wrong.join(", and "));
+        } else if !bound && (seen.held || seen.link == Link::Taken) {
+            self.state = VolumeState::Uncertain;
+            self.reason = "its device is not bound, but something of it is there".into();
+        }
+    }
+
     #[allow(clippy::too_many_arguments)] // what is known of one volume without a record
     fn judge_without_record(
         &mut self,
@@ -193,8 +240,9 @@ impl Conclusion {
             self.fail(format!("{who}: the folder names {:?} and {:?} name no volume", found.plugin, found.name));
             return;
         }
-        if found.mode == VolumeMode::Block {
-            self.fail(format!("{who}: it is a block volume without a record, and how it is mapped cannot be told"));
+        let link = found.folder.is_none_or(|folder| folder.link.is_some());
+        if found.mode == VolumeMode::Block && (plugin.is_none() || found.map.is_none()) && !link {
+            self.fail(format!("{who}: it is no symlink, as a block volume is, and no record tells what it is"));
             return;
         }
         let mounted = !stack.is_empty();
@@ -222,6 +270,12 @@ impl Conclusion {
         if let Some(rebuilt) = rebuilt {
             let lost = rebuilt.lost.iter().map(|field| (*field).to_owned()).collect();
             self.reconstruction = ReconstructionResult::Partial { lost };
+        }
+        if found.mode == VolumeMode::Block {
+            if !plugin.capabilities().block {
+                self.conflict = Some(cannot_block(plugin_name));
+            }
+            return;
         }
         let presence = plugin.capabilities().presence;
         if presence == Presence::Driver && !mounted && found.folder.is_some_and(|f| f.foreign.is_some()) {
