@@ -9,6 +9,7 @@
 // They read better as what the stage does.
 #![allow(clippy::unused_self)]
 
+mod block;
 mod by_hand;
 mod changed;
 mod devices;
@@ -24,6 +25,7 @@ use std::process::ExitCode;
 
 fn main() -> ExitCode {
     refloat_test_support::in_one_namespace(&[
+        block::TESTS,
         by_hand::TESTS,
         changed::TESTS,
         devices::TESTS,
