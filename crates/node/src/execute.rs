@@ -17,6 +17,7 @@ use std::sync::Arc;
 use refloat_mount::{MountTable, UnmountError};
 use refloat_record::{
     DeviceMount, PodCheckpoint, PodRef, PodVolume, Record, RecordKey, RecordedBlock, RecordedMount, RelPath, Store,
+    VolumeMode,
 };
 use refloat_volume::{Forced, Host, Plugins, Problem, VolumeError};
 
@@ -238,6 +239,8 @@ impl Executor {
         let Some(record) = record.filter(|r| r.confirmed && r.boot_id == self.host.boot_id) else { return Ok(false) };
         match (&record.mount, path) {
             (Some(_), _) => Ok(mounted),
+            // Of a block volume, the bind mount.
+            _ if record.mode == VolumeMode::Block => Ok(mounted),
             (None, Some(path)) => Ok(self.mount_at(path)?.is_none()),
             (None, None) => Ok(true),
         }

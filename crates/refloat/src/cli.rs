@@ -165,8 +165,8 @@ pub(crate) struct ExplainArgs {
 #[derive(Debug, Args)]
 #[allow(clippy::struct_excessive_bools)] // each is one flag
 pub(crate) struct NodeArgs {
-    /// The manifest folder: Pod, PersistentVolume, PersistentVolumeClaim, ConfigMap and Secret documents in YAML
-    /// or JSON, watched for changes
+    /// The manifest folder: Pod, PersistentVolume, PersistentVolumeClaim, ConfigMap, Secret, CSIDriver and
+    /// VolumeAttachment documents in YAML or JSON, watched for changes
     #[arg(long, env = "REFLOAT_MANIFESTS", value_name = "DIR")]
     pub(crate) manifests: Option<PathBuf>,
     /// Make the world match, print the result as `scan` does, and exit

@@ -26,10 +26,22 @@ pub const CSI: &str = "kubernetes.io/csi";
 pub const CSI_FOLDER: &str = "kubernetes.io~csi";
 /// `mount`, in a CSI volume's folder.
 pub const CSI_MOUNT: &str = "mount";
+/// Where everything of CSI block volumes is, relative to the node root: `staging/<volume>`, `publish/<volume>/<pod uid>`,
+/// `<volume>/dev/<pod uid>` and `<volume>/data/vol_data.json`.
+pub const CSI_BLOCK: &str = "plugins/kubernetes.io/csi/volumeDevices";
 /// `globalmount`, in the folder of a staged CSI volume.
 pub const CSI_GLOBAL_MOUNT: &str = "globalmount";
 /// `vol_data.json`, in a CSI volume's folder and beside a global mount.
 pub const VOL_DATA: &str = "vol_data.json";
+
+/// The folder of the kubelet's file about a staged CSI volume, by its staging path; both relative to the node root.
+pub fn csi_data_folder(staged: &std::path::Path) -> Option<std::path::PathBuf> {
+    let block = std::path::Path::new(CSI_BLOCK);
+    match staged.strip_prefix(block.join("staging")) {
+        Ok(volume) => Some(block.join(volume).join("data")),
+        Err(_) => staged.parent().map(std::path::Path::to_path_buf),
+    }
+}
 
 fn rel(text: String) -> RelPath {
     RelPath::new(text).expect("made of names that hold no slash and are not dots")

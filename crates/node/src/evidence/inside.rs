@@ -132,12 +132,25 @@ pub(super) fn beside_stages(
             Record::PodVolume(_) | Record::PodCheckpoint(_) | Record::Driver(_) => None,
         })
         .collect();
-    let stages = folders.iter().filter(|f| f.ends_with(layout::CSI_GLOBAL_MOUNT) && !recorded.contains(f.as_path()));
-    stages
-        .filter_map(|stage| {
-            let folder = stage.parent()?;
-            let dir = root.open_dir(folder).ok()??;
-            Some((folder.to_path_buf(), look_for_vol_data(&dir)?))
+    let csi = Path::new(layout::PLUGINS).join(layout::CSI);
+    let stages = folders.iter().filter(|f| f.starts_with(&csi) && !recorded.contains(f.as_path()));
+    let of_stages = stages.filter_map(|stage| layout::csi_data_folder(stage));
+    // Drivers that stage nothing have block volumes too.
+    let block = Path::new(layout::CSI_BLOCK);
+    let named: HashSet<&str> = records
+        .iter()
+        .filter_map(|record| match record {
+            Record::PodVolume(volume) if volume.mode == VolumeMode::Block => Some(volume.spec_name.as_str()),
+            _ => None,
+        })
+        .collect();
+    let volumes = root.list(block).ok().flatten().unwrap_or_default().into_iter();
+    let unnamed = volumes.filter(|entry| entry.name.to_str().is_none_or(|name| !named.contains(name)));
+    of_stages
+        .chain(unnamed.map(|entry| block.join(entry.name).join("data")))
+        .filter_map(|folder| {
+            let dir = root.open_dir(&folder).ok()??;
+            Some((folder, look_for_vol_data(&dir)?))
         })
         .collect()
 }

@@ -367,8 +367,15 @@ impl Walk<'_> {
     /// `csi/<driver>/<hash>/globalmount`, and `csi/pv/<persistent volume>/globalmount` of kubelets before 1.24.
     fn csi_stages(&mut self, dir: impl AsFd, csi: &Entry, path: &Path, found: &mut Vec<PathBuf>) {
         let Some((dir, drivers)) = self.list(dir, &csi.name, path) else { return };
-        for driver in drivers.iter().filter(|d| d.name.as_c_str() != c"volumeDevices") {
+        for driver in &drivers {
             let path = path.join(driver.path());
+            if driver.name.as_c_str() == c"volumeDevices" {
+                let staging = path.join("staging");
+                if let Some((_, volumes)) = self.list(&dir, c"volumeDevices/staging", &staging) {
+                    found.extend(volumes.iter().map(|volume| staging.join(volume.path())));
+                }
+                continue;
+            }
             let Some((dir, stages)) = self.list(&dir, &driver.name, &path) else { continue };
             for stage in stages {
                 let path = path.join(stage.path());

@@ -81,7 +81,7 @@ pub(super) fn conclude(context: &Context<'_>, volumes: &[ActualVolume]) -> (Vec<
             devices.contains_key(path)
                 || path.strip_prefix(root).is_ok_and(|rel| global(rel).is_some_and(|(p, _)| p.as_str() == layout::CSI))
         };
-        if !point.ancestors().skip(1).any(device) {
+        if !point.ancestors().skip(1).any(device) && !is_published(root, point, volumes) {
             leftovers.push(stale(point, None));
         }
     }
@@ -92,10 +92,28 @@ pub(super) fn conclude(context: &Context<'_>, volumes: &[ActualVolume]) -> (Vec<
     (devices, leftovers)
 }
 
+/// Whether a driver published a block volume of these at this path, from where it is bound for its pod.
+///
+/// # Source
+/// `getPublishPath` of the kubelet's `csiBlockMapper`.
+fn is_published(root: &Path, point: &Path, volumes: &[ActualVolume]) -> bool {
+    let rel = point.strip_prefix(root).ok();
+    let rest = rel.and_then(|rel| rel.strip_prefix("plugins/kubernetes.io/csi/volumeDevices/publish").ok());
+    let parts: Option<Vec<&str>> = rest.and_then(|rest| rest.iter().map(|part| part.to_str()).collect());
+    let Some([name, pod]) = parts.as_deref() else { return false };
+    volumes.iter().any(|v| {
+        let key = &v.key;
+        key.mode == VolumeMode::Block
+            && key.plugin.as_str() == layout::CSI
+            && (key.spec_name.as_str(), key.pod.as_str()) == (*name, *pod)
+    })
+}
+
 /// The plugin whose global mount a path below the root is, by the kubelet's layout.
 fn global(rel: &Path) -> Option<(PluginName, RelPath)> {
     let parts: Vec<&str> = rel.iter().map(|p| p.to_str()).collect::<Option<_>>()?;
     let plugin = match parts.as_slice() {
+        ["plugins", "kubernetes.io", "csi", "volumeDevices", "staging", _] => "csi",
         ["plugins", "kubernetes.io", "csi", driver, _, "globalmount"] if *driver != "volumeDevices" => "csi",
         ["plugins", "kubernetes.io", plugin, "mounts", _, ..] => plugin,
         ["plugins", "kubernetes.io", plugin @ "iscsi", interface, _] if interface.starts_with("iface-") => plugin,
@@ -169,7 +187,8 @@ fn without_record(context: &Context<'_>, plugin: PluginName, rel: RelPath) -> Ac
     let path = rel.below(context.mounts.root);
     let stack = context.mounts.stack(&path);
     let name = rel.as_path().file_name().and_then(|n| n.to_str()).unwrap_or_default();
-    let foreign = rel.as_path().parent().and_then(|folder| context.evidence.tree.as_ref()?.foreign.get(folder));
+    let folder = layout::csi_data_folder(rel.as_path());
+    let foreign = folder.and_then(|folder| context.evidence.tree.as_ref()?.foreign.get(&folder));
     let by_name = context.plugins.by_name(&plugin);
     let rebuilt: Option<Result<RebuiltDevice, String>> =
         foreign.and_then(|foreign| by_name?.device_from_foreign(&rel, foreign));
@@ -222,7 +241,7 @@ fn without_record(context: &Context<'_>, plugin: PluginName, rel: RelPath) -> Ac
     let record = unique_name.clone().filter(|_| conflict.is_none()).map(|unique_name| DeviceMount {
         unique_name,
         plugin: plugin.clone(),
-        mode: VolumeMode::Filesystem,
+        mode: if rel.as_path().starts_with(layout::CSI_BLOCK) { VolumeMode::Block } else { VolumeMode::Filesystem },
         persistent_volume: None,
         volume: None,
         device: None,

@@ -17,7 +17,7 @@ refloat_test_support::tests!(
 );
 
 /// Forgets everything but the drivers.
-fn lose_records(world: &World) {
+pub fn lose_records(world: &World) {
     for kind in ["devices", "volumes", "pods"] {
         let folder = world.stage.options.state_dir.join(kind);
         for entry in std::fs::read_dir(folder).unwrap() {

@@ -9,6 +9,7 @@
 // They read better as what the stage does.
 #![allow(clippy::unused_self)]
 
+mod block;
 mod faults;
 mod foreign;
 mod life;
@@ -23,5 +24,12 @@ use std::process::ExitCode;
 
 fn main() -> ExitCode {
     refloat_test_csi_driver::run_if_driver();
-    refloat_test_support::in_one_namespace(&[faults::TESTS, foreign::TESTS, life::TESTS, restart::TESTS, said::TESTS])
+    refloat_test_support::in_one_namespace(&[
+        block::TESTS,
+        faults::TESTS,
+        foreign::TESTS,
+        life::TESTS,
+        restart::TESTS,
+        said::TESTS,
+    ])
 }

@@ -6,6 +6,8 @@
 //! | the driver's staging place, shared by pods | `plugins/kubernetes.io/csi/<driver>/<sha256 of the handle>/globalmount` |
 //! | the kubelet's file about either | `vol_data.json` beside it |
 //!
+//! Block volumes are elsewhere: `block.rs`.
+//!
 //! MountDevice is `NodeStageVolume`, for drivers with `STAGE_UNSTAGE` alone; SetUp is `NodePublishVolume`; TearDown and
 //! UnmountDevice are `NodeUnpublishVolume` and `NodeUnstageVolume`, and are believed when the mount table agrees. What
 //! a driver made need be no mount, so it counts as made when the driver confirmed it in this boot and what it mounted
@@ -18,6 +20,7 @@
 //! # Source
 //! `pkg/volume/csi` of Kubernetes v1.36, the Container Storage Interface v1.13.
 
+mod block;
 mod expand;
 mod found;
 mod info;
@@ -32,7 +35,7 @@ mod undo;
 mod vol_data;
 
 use k8s_openapi::api::core::v1::Pod;
-use refloat_record::{PluginName, PodRef, RelPath, VolumeMode};
+use refloat_record::{PluginName, PodRef, PodUid, RelPath, SpecName, VolumeMode};
 
 pub use expand::stats;
 pub use inputs::{DriverInputs, REPUBLISH_EVERY};
@@ -68,7 +71,7 @@ impl Plugin for Csi {
         Capabilities {
             attachable: true,
             device_mountable: true,
-            block: false,
+            block: true,
             content: false,
             verify: false,
             reconstruction: Reconstruction::FromLayout,
@@ -98,12 +101,25 @@ impl Plugin for Csi {
     }
 
     fn path(&self, pod: &PodRef, spec: &VolumeSpec) -> Option<RelPath> {
-        layout::volume_path(&pod.uid, &self.name(), &spec.spec_name).join(layout::CSI_MOUNT).ok()
+        match spec.mode {
+            VolumeMode::Filesystem => {
+                layout::volume_path(&pod.uid, &self.name(), &spec.spec_name).join(layout::CSI_MOUNT).ok()
+            }
+            VolumeMode::Block => Some(layout::volume_device_path(&pod.uid, &self.name(), &spec.spec_name)),
+        }
     }
 
     fn device_mount_path(&self, spec: &VolumeSpec) -> Option<RelPath> {
         let source = Source::of(spec).ok()?;
-        source::stage_path(source.driver(), source.persistent_handle()?)
+        let handle = source.persistent_handle()?;
+        match spec.mode {
+            VolumeMode::Filesystem => source::stage_path(source.driver(), handle),
+            VolumeMode::Block => block::stage_path(&spec.spec_name),
+        }
+    }
+
+    fn map_path(&self, pod: &PodUid, spec_name: &SpecName) -> Option<RelPath> {
+        block::map_path(pod, spec_name)
     }
 
     fn inputs(

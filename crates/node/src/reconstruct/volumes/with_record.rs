@@ -58,7 +58,15 @@ pub(super) fn conclude(context: &Context<'_>, found: &Found<'_>, record: &PodVol
         match record.mode {
             VolumeMode::Filesystem => c.judge(context, found, plugin, record, matched, &stack, same_boot),
             VolumeMode::Block if !plugin.capabilities().block => c.conflict = Some(cannot_block(&record.plugin)),
-            VolumeMode::Block => c.judge_block(&who, context, found, record, matched, same_boot),
+            VolumeMode::Block => {
+                c.judge_block(&who, context, found, record, matched, same_boot);
+                let unconfirmed = !(record.confirmed && same_boot);
+                if plugin.capabilities().presence == Presence::Driver && unconfirmed && c.state == VolumeState::Mounted
+                {
+                    c.state = VolumeState::Uncertain;
+                    c.reason = "it is mapped, and its driver has not confirmed that it is published".into();
+                }
+            }
         }
     } else {
         c.state = if c.ours { VolumeState::Mounted } else { VolumeState::Unknown };

@@ -1,5 +1,7 @@
 //! Concludes what a volume without a record is, from its folder and its mounts.
 
+use std::path::Path;
+
 use refloat_mount::Mount;
 use refloat_record::{
     PluginName, PodRef, PodVolume, RecordKey, RecordedBlock, RelPath, SpecName, Verbatim, VolumeMode,
@@ -38,7 +40,11 @@ pub(super) fn conclude(context: &Context<'_>, found: &Found<'_>) -> ActualVolume
         mode: found.mode,
     };
     let lost = context.unreadable.get(&record_key);
-    let foreign = found.folder.and_then(|folder| folder.foreign.as_ref());
+    let beside = (found.mode == VolumeMode::Block && plugin_name.as_str() == layout::CSI).then(|| {
+        let folder = Path::new(layout::CSI_BLOCK).join(found.name).join("data");
+        context.evidence.tree.as_ref()?.foreign.get(&folder)
+    });
+    let foreign = found.folder.and_then(|folder| folder.foreign.as_ref()).or(beside.flatten());
     let record_state = match (lost, foreign) {
         (Some((state, _)), _) => *state,
         (None, None) => RecordState::Missing,
@@ -95,7 +101,7 @@ pub(super) fn conclude(context: &Context<'_>, found: &Found<'_>) -> ActualVolume
     let by_stage = if is_csi && rebuilt.is_none() { super::super::stages::of_mount(context, &stack) } else { None };
     let unique_name = plugin.filter(|_| valid).and_then(|p| {
         let pod = PodRef { uid: found.pod.clone(), namespace: String::new(), name: String::new() };
-        if is_csi {
+        if plugin_name.as_str() == layout::CSI {
             let shared = rebuilt.as_ref().and_then(|r| r.volume_name.as_deref());
             let shared = shared.or(by_stage.as_ref().map(|stage| stage.volume_name.as_str()));
             match shared {

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use refloat_record::RelPath;
+use refloat_record::{RelPath, VolumeMode};
 
 use super::info::Info;
 use super::source::{stage_folder, volume_name};
@@ -53,7 +53,10 @@ pub(super) fn volume(found: &FoundVolume<'_>) -> Option<Rebuilt> {
         "metadata": { "name": name },
         "spec": {
             "csi": { "driver": data.driver_name, "volumeHandle": data.volume_handle },
-            "volumeMode": "Filesystem",
+            "volumeMode": match found.mode {
+                VolumeMode::Filesystem => "Filesystem",
+                VolumeMode::Block => "Block",
+            },
         },
     });
     Some(Rebuilt {
@@ -81,7 +84,12 @@ pub(super) fn device(rel: &RelPath, foreign: &ForeignFile) -> Result<RebuiltDevi
     };
     let (folder, driver) = (above(1), above(2));
     let old = driver == "pv";
-    if !old && (driver != data.driver_name || folder != stage_folder(&data.volume_handle)) {
+    // Of a block volume, the `PersistentVolume`'s name is the folder's.
+    let block = rel.as_path().parent().is_some_and(|above| above == Path::new(layout::CSI_BLOCK).join("staging"));
+    if block && data.spec_vol_id.as_deref() != rel.as_path().file_name().and_then(|name| name.to_str()) {
+        return Err(format!("{} of it is of {data}, which is another volume's", layout::VOL_DATA));
+    }
+    if !old && !block && (driver != data.driver_name || folder != stage_folder(&data.volume_handle)) {
         return Err(format!("{} beside it is of {data}, which is staged in another folder", layout::VOL_DATA));
     }
     Ok(RebuiltDevice {

@@ -3,14 +3,14 @@
 use std::os::fd::AsFd as _;
 
 use refloat_csi::{Driver, NodeCapabilities, PublishVolume};
-use refloat_record::RelPath;
+use refloat_record::{RelPath, VolumeMode};
 
 use super::info::Info;
 use super::inputs::DriverInputs;
 use super::request::{capability, needed, own_fs_group, path_for_driver, selinux_label, spec_refused};
 use super::source::{self, Source};
 use super::vol_data::{self, VolData};
-use super::{expand, no_folder};
+use super::{block, expand, no_folder};
 use crate::{Problem, SetUp, VolumeError};
 
 /// The call's name.
@@ -19,7 +19,12 @@ const PUBLISH: &str = "NodePublishVolume";
 pub(super) fn set_up(step: &SetUp<'_>) -> Result<(), VolumeError> {
     let source = Source::of(step.spec).map_err(|error| spec_refused(&error))?;
     let inputs = needed(step.inputs)?;
-    let target = step.path.ok_or_else(no_folder)?;
+    let block = step.spec.mode == VolumeMode::Block;
+    let target = match step.spec.mode {
+        VolumeMode::Filesystem => step.path.ok_or_else(no_folder)?.clone(),
+        VolumeMode::Block => block::target(step.pod, &step.spec.spec_name)?,
+    };
+    let target = &target;
     let handle = source.handle(step.pod, step.spec);
     let info = Info {
         driver: source.driver().to_owned(),
@@ -30,13 +35,18 @@ pub(super) fn set_up(step: &SetUp<'_>) -> Result<(), VolumeError> {
     if step.confirmed && !inputs.requires_republish {
         // Before the record says the new size: what has not grown is tried again.
         expand::if_grown(step, source, inputs, target)?;
-        return step.announce(None, Some(info.verbatim())).map(drop);
+        return match step.record.and_then(|record| record.block.clone()).filter(|_| block) {
+            Some(block) => step.announce_block(block, Some(info.verbatim())).map(drop),
+            None => step.announce(None, Some(info.verbatim())).map(drop),
+        };
     }
     let driver = step.host.drivers.get(source.driver(), PUBLISH)?;
     let capabilities = driver.capabilities()?;
     let request = Publish { step, source, inputs, target, info: &info };
-    request.run(&driver, capabilities)?;
-    if let Some(group) = own_fs_group(step.spec, source, capabilities, inputs, step.fs_group) {
+    let data = request.run(&driver, capabilities)?;
+    if block {
+        block::present(step, &info, &data)?;
+    } else if let Some(group) = own_fs_group(step.spec, source, capabilities, inputs, step.fs_group) {
         give_to_group(step, target, group)?;
     }
     if step.confirmed {
@@ -55,7 +65,8 @@ struct Publish<'a> {
 }
 
 impl Publish<'_> {
-    fn run(&self, driver: &Driver, capabilities: NodeCapabilities) -> Result<(), VolumeError> {
+    /// Asks the driver. Answers what the kubelet's file says of the volume.
+    fn run(&self, driver: &Driver, capabilities: NodeCapabilities) -> Result<VolData, VolumeError> {
         let Self { step, source, inputs, target, info } = *self;
         let staged = self.staged(capabilities)?;
         self.refuse_hidden_data()?;
@@ -84,10 +95,14 @@ impl Publish<'_> {
             selinux_mount_context: label.map(str::to_owned),
             spec_vol_id: Some(step.spec.spec_name.to_string()),
             volume_handle: info.volume_handle.clone(),
-            lifecycle_mode: Some(if info.ephemeral { "Ephemeral" } else { "Persistent" }.to_owned()),
+            lifecycle_mode: (step.spec.mode == VolumeMode::Filesystem)
+                .then(|| if info.ephemeral { "Ephemeral" } else { "Persistent" }.to_owned()),
         };
-        vol_data::write(&folder, &data)?;
-        Ok(driver.publish(&request)?)
+        if step.spec.mode == VolumeMode::Filesystem {
+            vol_data::write(&folder, &data)?;
+        }
+        driver.publish(&request)?;
+        Ok(data)
     }
 
     /// Where the volume is staged, for drivers that stage.
@@ -109,6 +124,10 @@ impl Publish<'_> {
     /// its own.
     fn refuse_hidden_data(&self) -> Result<(), VolumeError> {
         let host = self.step.host;
+        // The driver's own place.
+        if self.step.spec.mode == VolumeMode::Block {
+            return Ok(());
+        }
         let by_driver = self.step.record.is_some_and(|record| record.confirmed && record.mount.is_none());
         let table = host.mount_table().map_err(VolumeError::Table)?;
         if by_driver || table.at(&host.absolute(self.target)).is_some() {

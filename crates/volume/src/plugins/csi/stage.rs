@@ -1,6 +1,7 @@
 //! MountDevice: `NodeStageVolume`.
 
 use refloat_csi::StageVolume;
+use refloat_record::VolumeMode;
 
 use super::info::Info;
 use super::request::{capability, needed, path_for_driver, selinux_label, spec_refused};
@@ -42,19 +43,21 @@ pub(super) fn mount_device(step: &MountDevice<'_>) -> Result<DeviceOutcome, Volu
         volume_context: source.attributes(),
     };
     step.announce_call(info.verbatim())?;
-    let folder = host.root.make_dirs(vol_data::folder_of(step.path), 0o750).map_err(VolumeError::Path)?;
     // What lies in it is the driver's own: some keep files of theirs there. A mount is not looked into.
     let table = host.mount_table().map_err(VolumeError::Table)?;
     if table.at(&host.absolute(step.path)).is_none() {
         host.root.make_dirs(step.path.as_path(), 0o750).map_err(VolumeError::Path)?;
     }
-    let data = VolData {
-        driver_name: info.driver,
-        volume_handle: info.volume_handle,
-        selinux_mount_context: label.map(str::to_owned),
-        ..VolData::default()
-    };
-    vol_data::write(&folder, &data)?;
+    if step.spec.mode == VolumeMode::Filesystem {
+        let folder = host.root.make_dirs(vol_data::folder_of(step.path), 0o750).map_err(VolumeError::Path)?;
+        let data = VolData {
+            driver_name: info.driver,
+            volume_handle: info.volume_handle,
+            selinux_mount_context: label.map(str::to_owned),
+            ..VolData::default()
+        };
+        vol_data::write(&folder, &data)?;
+    }
     driver.stage(&request)?;
     Ok(DeviceOutcome::Mounted)
 }

@@ -7,11 +7,11 @@ use std::path::Path;
 
 use refloat_csi::{CallError, CallErrorKind, Outcome};
 use refloat_mount::RemoveError;
-use refloat_record::RelPath;
+use refloat_record::{RelPath, VolumeMode};
 
 use super::info::Info;
 use super::request::path_for_driver;
-use super::{no_folder, vol_data};
+use super::{block, no_folder, vol_data};
 use crate::{Host, Problem, Recorded, TearDown, UnmountDevice, VolumeError};
 
 const UNPUBLISH: &str = "NodeUnpublishVolume";
@@ -22,8 +22,17 @@ const REFUSALS: u32 = 4;
 
 pub(super) fn tear_down(step: &TearDown<'_>) -> Result<(), VolumeError> {
     let (host, record) = (step.host, step.record);
-    let target = record.path.as_ref().ok_or_else(no_folder)?;
-    crate::unmount_nested(host, target)?;
+    let block = record.mode == VolumeMode::Block;
+    let target = match record.mode {
+        VolumeMode::Filesystem => record.path.clone().ok_or_else(no_folder)?,
+        VolumeMode::Block => block::target(&record.pod, &record.spec_name)?,
+    };
+    let target = &target;
+    if block {
+        block::take_away(step)?;
+    } else {
+        crate::unmount_nested(host, target)?;
+    }
     if let Some(info) = Info::recorded(Recorded::from(record)) {
         let asked = host
             .drivers
@@ -33,12 +42,12 @@ pub(super) fn tear_down(step: &TearDown<'_>) -> Result<(), VolumeError> {
             believe_refusal(step, target, error)?;
         }
         check_gone(host, target, &info, UNPUBLISH)?;
-    } else {
+    } else if !block {
         // Whose it is cannot be told any more, so nobody can be asked. What is mounted is known from the table alone.
         let expected = host.announced_mount(record.mount.as_ref(), &record.boot_id);
         crate::unmount_own_layers(host, target, expected.as_ref())?;
     }
-    remove_folders(host, target)
+    if block { block::remove_left(host, record, target) } else { remove_folders(host, target) }
 }
 
 pub(super) fn unmount_device(step: &UnmountDevice<'_>) -> Result<(), VolumeError> {
@@ -57,7 +66,13 @@ pub(super) fn unmount_device(step: &UnmountDevice<'_>) -> Result<(), VolumeError
         driver.unstage(&info.volume_handle, &path_or_refused(host, path, &info)?)?;
     }
     check_gone(host, path, &info, UNSTAGE)?;
-    remove_folders(host, path)
+    match record.mode {
+        VolumeMode::Filesystem => remove_folders(host, path),
+        VolumeMode::Block => {
+            remove_folder(host, path)?;
+            block::remove_data_of(host, path)
+        }
+    }
 }
 
 /// As [`path_for_driver`]; its error as one of a call, which was not made.
@@ -86,7 +101,12 @@ fn believe_refusal(step: &TearDown<'_>, target: &RelPath, error: CallError) -> R
     if step.failures < REFUSALS || !about_target || table.at(&absolute).is_some() {
         return Err(error.into());
     }
-    let empty = host.root.list(target.as_path()).map_err(VolumeError::Path)?.is_none_or(|entries| entries.is_empty());
+    let empty = match step.record.mode {
+        VolumeMode::Filesystem => {
+            host.root.list(target.as_path()).map_err(VolumeError::Path)?.is_none_or(|entries| entries.is_empty())
+        }
+        VolumeMode::Block => block::is_nothing(host, target)?,
+    };
     if !empty {
         return Err(error.into());
     }
@@ -122,9 +142,7 @@ fn check_gone(host: &Host, path: &RelPath, info: &Info, call: &str) -> Result<()
 /// # Source
 /// `removeMountDir` of `pkg/volume/csi/csi_mounter.go`: in this order.
 fn remove_folders(host: &Host, path: &RelPath) -> Result<(), VolumeError> {
-    if !host.root.remove_dir(path.as_path()).map_err(VolumeError::Remove)? {
-        return Err(VolumeError::Remove(RemoveError::NotEmpty { path: host.absolute(path) }));
-    }
+    remove_folder(host, path)?;
     let folder = vol_data::folder_of(path);
     if !is_there(host, folder)? {
         return Ok(());
@@ -134,6 +152,13 @@ fn remove_folders(host: &Host, path: &RelPath) -> Result<(), VolumeError> {
         return Err(VolumeError::Remove(RemoveError::NotEmpty { path: host.root.absolute(folder) }));
     }
     Ok(())
+}
+
+fn remove_folder(host: &Host, path: &RelPath) -> Result<(), VolumeError> {
+    if host.root.remove_dir(path.as_path()).map_err(VolumeError::Remove)? {
+        return Ok(());
+    }
+    Err(VolumeError::Remove(RemoveError::NotEmpty { path: host.absolute(path) }))
 }
 
 fn is_there(host: &Host, folder: &Path) -> Result<bool, VolumeError> {
