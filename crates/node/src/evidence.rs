@@ -129,14 +129,18 @@ impl<'a> Gather<'a> {
             let records = scope.spawn(records);
             let table =
                 scope.spawn(|| self.saved.map_or_else(|| self.host.mount_table(), |table| Ok(Arc::clone(table))));
-            let tree = walk::tree(&self.host.root);
+            let tree = walk::tree(&self.host.root, self.saved.is_some());
             (joined(records), joined(table), tree)
         });
         let records = records.map_err(GatherError::Records)?;
         let table = table.map_err(GatherError::Table)?;
         inside::look(&self.host.root, &mut tree.pods, &records.records, &table);
         tree.foreign = inside::beside_stages(&self.host.root, &tree.global_folders, &records.records);
-        let missing_drivers = drivers::missing(&records.records, &self.host.drivers);
+        let missing_drivers = match self.saved {
+            None => drivers::missing(&records.records, &self.host.drivers),
+            // Sockets of this machine say nothing about another.
+            Some(_) => drivers::recorded_missing(&records.records),
+        };
         Ok(Evidence {
             root: self.host.root.path().to_path_buf(),
             boot_id: self.host.boot_id.clone(),
@@ -172,7 +176,7 @@ impl<'a> Gather<'a> {
             tree.global_folders = walk::global_folders(&self.host.root, &mut tree.problems);
             tree.foreign = inside::beside_stages(&self.host.root, &tree.global_folders, &evidence.records.records);
             tree.problems.retain(|p| p.code != "LoopDevicesUnknown");
-            tree.blocks = block::look(&self.host.root, &mut tree.problems);
+            tree.blocks = block::look(&self.host.root, self.saved.is_some(), &mut tree.problems);
         }
     }
 

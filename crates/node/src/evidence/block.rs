@@ -63,8 +63,8 @@ impl<'p> MapPlace<'p> {
     }
 }
 
-/// Looks for both.
-pub(super) fn look(root: &NodeRoot, problems: &mut Vec<Problem>) -> Blocks {
+/// Looks for both; without loop devices, if those of this machine say nothing about the root: one that was saved.
+pub(super) fn look(root: &NodeRoot, saved: bool, problems: &mut Vec<Problem>) -> Blocks {
     let mut blocks = Blocks::default();
     for (top, between, _) in PLACES {
         for volume in folders(root, Path::new(top)) {
@@ -75,6 +75,9 @@ pub(super) fn look(root: &NodeRoot, problems: &mut Vec<Problem>) -> Blocks {
     }
     blocks.maps.retain(|path| MapPlace::of(path).is_some());
     blocks.maps.sort_unstable();
+    if saved {
+        return blocks;
+    }
     match survey(root) {
         Ok((marks, all)) => blocks.loops = Some(Loops { marks, all }),
         Err(error) => problems.push(Problem::new(

@@ -22,6 +22,15 @@ pub(super) fn missing(records: &[Record], drivers: &Drivers) -> BTreeMap<String,
         .collect()
 }
 
+/// The drivers that records say are missing.
+pub(super) fn recorded_missing(records: &[Record]) -> BTreeMap<String, Option<String>> {
+    let missing = records.iter().filter_map(|record| match record {
+        Record::Driver(driver) => driver.missing_since.clone().map(|since| (driver.name.to_string(), Some(since))),
+        Record::DeviceMount(_) | Record::PodVolume(_) | Record::PodCheckpoint(_) => None,
+    });
+    missing.collect()
+}
+
 /// Whether somebody listens on the socket. Nothing is said to whoever does.
 fn answers(socket: &Path) -> bool {
     let Ok(address) = SocketAddrUnix::new(socket) else { return false };

@@ -272,10 +272,10 @@ fn is_dir(at: impl AsFd, entry: &Entry) -> bool {
 }
 
 /// Everything below the root that volumes can be in.
-pub(super) fn tree(root: &NodeRoot) -> Tree {
+pub(super) fn tree(root: &NodeRoot, saved: bool) -> Tree {
     let mut walk = Walk::new(root);
     let global_folders = global_folders(root, &mut walk.problems);
-    let blocks = super::block::look(root, &mut walk.problems);
+    let blocks = super::block::look(root, saved, &mut walk.problems);
     let mut tree = Tree { global_folders, blocks, ..Tree::default() };
     let listed = root.open_dir(Path::new(layout::PODS)).map(|dir| {
         dir.map(|dir| {
