@@ -64,6 +64,21 @@ impl Authority {
         }
     }
 
+    /// Whether a device with these users is wanted: as any of them is; without them, whether a pod that wants it may be in
+    /// what could not be read.
+    pub(crate) fn wanted_device(&self, users: &[PodUid]) -> Wanted {
+        let (Self::Checkpoints(desired, _) | Self::Source(desired)) = self;
+        let unread = desired.incomplete.as_ref().or(desired.doubt.as_ref().map(|doubt| &doubt.why));
+        let none = match unread {
+            Some(why) => Wanted::Unknown { why: why.clone() },
+            None => Wanted::No { by: desired.source.clone() },
+        };
+        users.iter().map(|pod| self.wanted(pod)).fold(none, |all, one| match (&all, &one) {
+            (Wanted::Yes { .. }, _) | (Wanted::Unknown { .. }, Wanted::No { .. } | Wanted::Unknown { .. }) => all,
+            _ => one,
+        })
+    }
+
     /// Why a manager with no more than this authority would do nothing, where a checkpoint alone wants the pod.
     pub(crate) fn only_checkpoint(&self, pod: &PodUid) -> Option<&'static str> {
         match self {

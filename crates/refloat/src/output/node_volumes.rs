@@ -3,7 +3,7 @@
 //! A field that is not known is null, a list is never null.
 #![allow(clippy::struct_field_names)] // the names are those of the interface
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use refloat_node::{
     Actual, ActualDevice, ActualVolume, Leftover, LeftoverKind, MountSeen, ReconstructionResult, RecordState,
@@ -123,6 +123,8 @@ pub(crate) struct Device {
     pub(crate) state: &'static str,
     pub(crate) record: &'static str,
     pub(crate) users: Vec<String>,
+    pub(crate) wanted: &'static str,
+    pub(crate) wanted_by: Option<String>,
     pub(crate) problems: Vec<Problem>,
     #[serde(skip)]
     pub(crate) attention: bool,
@@ -197,7 +199,8 @@ impl NodeVolumes {
             *this.summary.state.entry(volume.state).or_default() += 1;
             *this.summary.reconstruction.entry(volume.reconstruction).or_default() += 1;
         }
-        for problem in this.all_problems() {
+        // That of a damaged record is shown at its volume and among the node's: it is one all the same.
+        for problem in this.all_problems().into_iter().collect::<BTreeSet<_>>() {
             *this.summary.problems.entry(problem.code).or_default() += 1;
         }
         this
@@ -223,7 +226,7 @@ impl NodeVolumes {
 pub(crate) fn volume(seen: &ActualVolume, authority: &Authority) -> Volume {
     let mut problems = seen.problems.clone();
     let wanted = authority.wanted_volume(&seen.key);
-    let (wanted_word, wanted_by) = wanted_words(&wanted);
+    let (wanted_word, wanted_by) = wanted_and_by(&wanted, authority);
     let path = seen.path.as_deref().map(|p| path_or_problem(p, &mut problems));
     let device_path = seen.device_path.as_deref().map(|p| path_or_problem(p, &mut problems));
     let sub_paths = seen.sub_paths.iter().map(|s| SubPath {
@@ -290,6 +293,7 @@ pub(crate) fn device(seen: &ActualDevice, authority: &Authority) -> Device {
     // A device that is mounted for nobody is an orphan too, unless it cannot be told who uses it.
     let orphan = seen.users.iter().all(|pod| matches!(authority.wanted(pod), Wanted::No { .. }))
         && seen.other_references.is_empty();
+    let (wanted, wanted_by) = wanted_and_by(&authority.wanted_device(&seen.users), authority);
     let attention = !problems.is_empty()
         || orphan
         || seen.state == VolumeState::Uncertain
@@ -304,6 +308,8 @@ pub(crate) fn device(seen: &ActualDevice, authority: &Authority) -> Device {
         state: state_word(seen.state),
         record: record_word(seen.record_state),
         users: seen.users.iter().map(ToString::to_string).collect(),
+        wanted,
+        wanted_by,
         problems,
         attention,
     }
@@ -369,6 +375,14 @@ fn leftover_word(kind: LeftoverKind) -> &'static str {
         LeftoverKind::LoopDevice => "LoopDevice",
         LeftoverKind::Socket => "Socket",
         LeftoverKind::Unknown => "Unknown",
+    }
+}
+
+/// Whether something is wanted, and who says so: or, where a source was asked and cannot tell, what keeps it from telling.
+fn wanted_and_by(wanted: &Wanted, authority: &Authority) -> (&'static str, Option<String>) {
+    match (wanted, authority) {
+        (Wanted::Unknown { why }, Authority::Source(_)) => ("Unknown", Some(why.clone())),
+        _ => wanted_words(wanted),
     }
 }
 

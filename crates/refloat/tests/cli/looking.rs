@@ -1,6 +1,6 @@
 //! `scan` and `explain`: they print what interface and documents promise, and change nothing.
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
 use crate::node::{Node, files};
@@ -38,7 +38,19 @@ const VOLUME: &[&str] = &[
     "problems",
 ];
 const MOUNT: &[&str] = &["id", "fsType", "source", "root", "options", "stack"];
-const DEVICE: &[&str] = &["uniqueName", "plugin", "path", "device", "mounted", "mount", "record", "users", "problems"];
+const DEVICE: &[&str] = &[
+    "uniqueName",
+    "plugin",
+    "path",
+    "device",
+    "mounted",
+    "mount",
+    "record",
+    "users",
+    "wanted",
+    "wantedBy",
+    "problems",
+];
 const LEFTOVER: &[&str] = &["path", "kind", "problems"];
 const PROBLEM: &[&str] = &["code", "message", "hint"];
 
@@ -145,6 +157,25 @@ fn device(node: &mut Node) -> Result<Verdict> {
     for name in ["kubernetes.io/local-volume/pv", device["device"].as_str().unwrap_or_default()] {
         node.run(&["explain", name])?.expect(0)?;
     }
+    ensure!(device["wanted"] == "Yes", "{device:#}");
+    // While a manifest is broken nobody can tell whether a pod in it wants the device: it stays, and the file is named.
+    let broken = node.pods().join("broken.yaml");
+    node.apply("broken.yaml", "kind: Pod\nspec: {")?;
+    node.delete("one.yaml")?;
+    node.delete("two.yaml")?;
+    node.once()?.expect(3)?;
+    let scan = node.scan()?.expect(3)?.json()?;
+    let device = &scan["devices"][0];
+    ensure!(device["users"] == serde_json::json!([]) && device["mounted"] == true, "{scan:#}");
+    let file = broken.to_str().context("no text")?;
+    ensure!(device["wanted"] == "Unknown", "{device:#}");
+    ensure!(device["wantedBy"].as_str().is_some_and(|by| by.contains(file)), "{device:#}");
+    let pods = node.pods().display().to_string();
+    let explained = node.run(&["explain", "kubernetes.io/local-volume/pv", "--manifests", &pods])?;
+    ensure!(explained.stdout.replace("\n", " ").contains("broken.yaml"), "{explained:?}");
+    node.delete("broken.yaml")?;
+    node.once()?.expect(0)?;
+    ensure!(node.mounts()?.is_empty());
     Ok(Verdict::Passed)
 }
 
