@@ -22,7 +22,7 @@ mod watch;
 
 pub use kernel::{Kernel, KernelFeatures};
 pub use namespace::{NamespaceError, enter_private_namespace};
-pub use new_mount::{BindOptions, MountError, NewMount, mount_by_helper};
+pub use new_mount::{BindOptions, MountError, NewMount, mount_by_helper, set_bind_options_again};
 pub use root::{
     Dir, DirEntry, EntryKind, Liveness, NodeRoot, PathError, PendingUnmount, RemoveError, RootPlace, Standing,
     UnmountError, UnmountHow,

@@ -76,6 +76,11 @@ impl BindOptions {
         self.parsed().read_only()
     }
 
+    /// Whether a bind that has these options now (as the mount table shows them) is not as it should be.
+    pub fn differ_from(&self, now: &str) -> bool {
+        self.parsed().changes(now)
+    }
+
     /// The options that change nothing, since they are not those of a mount.
     pub fn ignored(&self) -> Vec<String> {
         let parsed = self.parsed();
@@ -96,6 +101,14 @@ impl BindOptions {
         }
         options
     }
+}
+
+/// Sets a bind's options again: for one that was made by `mount(2)`, which cannot make it with them, when the maker died
+/// before the second call. Answers whether they were not as they should be. What is mounted below it stays as it is.
+///
+/// `mounted` is the bind's root, opened by name only (`O_PATH` will do).
+pub fn set_bind_options_again(mounted: &Dir, options: &BindOptions) -> Result<bool, MountError> {
+    attach::set_again(mounted, &options.parsed())
 }
 
 /// A mount that no path shows yet.

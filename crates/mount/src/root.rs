@@ -265,6 +265,21 @@ impl NodeRoot {
         self.open_folder(rel, "open", OFlags::RDONLY)
     }
 
+    /// Opens a mount point's folder or file by name only: the root of what is mounted there. `None` if it, or a folder on
+    /// the way, does not exist. The mounted file system is asked nothing but what it is at.
+    pub fn open_mount_point(&self, rel: &Path) -> Result<Option<Dir>, PathError> {
+        const DOING: &str = "open";
+        let Some((parent, name)) = split(checked(rel)?) else { return Ok(None) };
+        let parent = if parent.as_os_str().is_empty() { Path::new(".") } else { parent };
+        let whole = |error: PathError| error.on_the_way_to(self.absolute(rel));
+        let Some(parent) = self.open_folder(parent, DOING, OFlags::PATH).map_err(whole)? else { return Ok(None) };
+        match open_beneath(&parent, Path::new(name), OFlags::PATH | OFlags::NOFOLLOW, Xdev::Cross) {
+            Ok(fd) => Ok(Some(Dir::fresh(fd, self.absolute(rel)))),
+            Err(Errno::NOENT) => Ok(None),
+            Err(errno) => Err(walk::diagnose(&parent, Path::new(name), errno, DOING, &self.absolute(rel))),
+        }
+    }
+
     /// As [`NodeRoot::open_dir`], but the last element may be a mount point (the open folder is then the mount's
     /// root). For SetUp, which fills and owns what it mounted; never for scanning.
     pub fn open_dir_in_mount(&self, rel: &Path) -> Result<Option<Dir>, PathError> {

@@ -93,6 +93,8 @@ pub struct PlanInput {
     pub digests: BTreeMap<VolumeKey, u64>,
     /// The plugins whose SetUp is called once after each start ([`refloat_volume::Capabilities::verify`]).
     pub verify: BTreeSet<PluginName>,
+    /// The plugins whose volumes are binds with options ([`refloat_volume::Capabilities::binds`]).
+    pub binds: BTreeSet<PluginName>,
     /// The plugins whose volumes a driver makes ([`refloat_volume::Presence::Driver`]): what is there without a record is
     /// asked for again, which changes nothing if it is the same.
     pub by_driver: BTreeSet<PluginName>,
@@ -104,8 +106,9 @@ impl PlanInput {
     /// The input at the manager's start, with what these plugins can do.
     pub fn new(plugins: &Plugins) -> Self {
         let verify = plugins.iter().filter(|p| p.capabilities().verify).map(refloat_volume::Plugin::name).collect();
+        let binds = plugins.iter().filter(|p| p.capabilities().binds).map(refloat_volume::Plugin::name).collect();
         let by_driver = plugins.iter().filter(|p| p.capabilities().presence == Presence::Driver);
-        Self { verify, by_driver: by_driver.map(refloat_volume::Plugin::name).collect(), ..Self::default() }
+        Self { verify, binds, by_driver: by_driver.map(refloat_volume::Plugin::name).collect(), ..Self::default() }
     }
 }
 

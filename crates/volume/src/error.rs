@@ -14,15 +14,25 @@ pub struct Problem {
     pub code: &'static str,
     /// What is the matter: what was being done, to which volume of which pod, at which path, what the system said.
     pub message: String,
-    /// What to do about it.
+    /// What to do about it, as a sentence.
     pub hint: String,
 }
 
 impl Problem {
-    /// Makes a problem.
+    /// Makes a problem. The hint is shown as a sentence: with a capital and a full stop, wherever it was written.
     pub fn new(code: &'static str, message: impl Into<String>, hint: impl Into<String>) -> Self {
-        Self { code, message: message.into(), hint: hint.into() }
+        Self { code, message: message.into(), hint: sentence(hint.into()) }
     }
+}
+
+fn sentence(mut text: String) -> String {
+    if let Some(first) = text.chars().next().filter(|c| c.is_lowercase()) {
+        text.replace_range(..first.len_utf8(), &first.to_uppercase().to_string());
+    }
+    if text.chars().last().is_some_and(|last| !['.', '!', '?'].contains(&last)) {
+        text.push('.');
+    }
+    text
 }
 
 /// Why a volume spec cannot be used.

@@ -8,6 +8,7 @@
 
 mod atomic_writer;
 mod beneath;
+mod bind_again;
 pub mod block;
 mod error;
 mod force;
@@ -26,6 +27,7 @@ mod tear_down;
 mod tool;
 
 pub use atomic_writer::{WriteOutcome, clear as clear_payload, write as write_payload};
+pub(crate) use bind_again::set_options_again;
 pub use error::{Problem, SpecError, VolumeError, error_chain};
 pub use force::{Forced, force_unmount};
 pub use fs_group::apply as apply_fs_group;

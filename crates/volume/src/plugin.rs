@@ -53,6 +53,9 @@ pub struct Capabilities {
     /// SetUp is called once after each start of the manager although the volume is known, to check what the
     /// mount table cannot show.
     pub verify: bool,
+    /// A volume with a file system is one bind with the spec's `read_only` and mount options, which SetUp sets again where
+    /// the mount table shows others.
+    pub binds: bool,
     /// How its volumes are known again.
     pub reconstruction: Reconstruction,
     /// What shows that SetUp was finished.

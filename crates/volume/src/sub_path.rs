@@ -110,6 +110,7 @@ pub fn set_up(
     let mut new: Vec<New> = vec![];
     let mut root: Option<Dir> = None;
     let mut adopted = false;
+    let mut again: Vec<(&RelPath, BindOptions)> = vec![];
     for (entry, sub_path) in planned.iter().zip(sub_paths) {
         let absolute = host.absolute(&entry.path);
         let found = table.at(&absolute);
@@ -140,14 +141,17 @@ pub fn set_up(
                 let origin = origin_of(found);
                 adopted |= known(entry).is_none_or(|k| k.id.is_none() && origin.id.is_some());
                 mounts.push(Some(origin));
+                again.push((&entry.path, options));
             }
             Some(found) => return Err(VolumeError::Refused(other_mount(&absolute, found))),
         }
     }
-    if new.is_empty() && !adopted {
-        return Ok(());
+    if !new.is_empty() || adopted {
+        announce(mounts)?;
     }
-    announce(mounts)?;
+    for (path, options) in again {
+        crate::set_options_again(host, path, &options)?;
+    }
     for New { mount, target, is_dir } in new {
         let target = make_target(host, &target, is_dir)?;
         mount.attach(&target).map_err(VolumeError::Mount)?;

@@ -150,6 +150,25 @@ pub(super) fn attach_bind(
     Ok(id)
 }
 
+/// See [`super::set_bind_options_again`].
+pub(super) fn set_again(mounted: &Dir, change: &Options) -> Result<bool, MountError> {
+    let error = |source: io::Error| MountError::new("set the options of the bind at", mounted.path(), source);
+    let text = table::read_mountinfo().map_err(|e| error(io::Error::other(e)))?;
+    let (table, _) = MountTable::from_mountinfo(&text);
+    let id = short_mount_id(mounted).map_err(|e| error(e.into()))?;
+    let own = table.by_short_id(id).ok_or_else(|| error(Errno::STALE.into()))?;
+    // It is gone, and the name is a plain folder of the mount below, which is none of ours.
+    if own.point() != mounted.path() {
+        return Err(error(Errno::STALE.into()));
+    }
+    if !change.changes(own.options()) {
+        return Ok(false);
+    }
+    let flags = change.changing(own.options());
+    rustix::mount::mount_remount(proc_path(mounted), flags | MountFlags::BIND, c"").map_err(|e| error(e.into()))?;
+    Ok(true)
+}
+
 fn finish_bind(options: &BindOptions, place: &Place<'_>, mounted: BorrowedFd<'_>) -> Result<(), MountError> {
     let text = table::read_mountinfo().map_err(|error| place.error(error))?;
     let (table, _) = MountTable::from_mountinfo(&text);

@@ -145,6 +145,11 @@ impl Options {
         (flags | self.flags) - superblock
     }
 
+    /// Whether a mount that has these options now is changed by `self`.
+    pub(super) fn changes(&self, now: &str) -> bool {
+        self.changing(now) != Self::split(std::iter::empty()).changing(now)
+    }
+
     /// Whether the mount is to be read-only.
     pub(super) fn read_only(&self) -> bool {
         self.flags.contains(MountFlags::RDONLY)
@@ -220,6 +225,12 @@ mod tests {
         assert_eq!(changed(&["relatime"], "rw,noatime"), relatime);
         assert_eq!(changed(&["atime"], "rw,noatime"), relatime);
         assert_eq!(changed(&["sync"], "rw"), MountFlags::STRICTATIME);
+        let changes = |options: &[&str], now: &str| parse(options).changes(now);
+        assert!(
+            changes(&["ro"], "rw,relatime") && changes(&["noexec"], "ro,relatime") && changes(&["exec"], "rw,noexec")
+        );
+        assert!(!changes(&["ro"], "ro,relatime") && !changes(&[], "rw,nosuid") && !changes(&["size=1"], "rw,relatime"));
+        assert!(!changes(&["strictatime"], "rw") && !changes(&["relatime", "exec"], "rw,relatime"));
     }
 
     #[test]

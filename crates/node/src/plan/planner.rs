@@ -3,6 +3,7 @@
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
+use refloat_mount::BindOptions;
 use refloat_record::{PodCheckpoint, PodUid, UniqueVolumeName, Verbatim};
 
 use super::changed::{device_changed, volume_changed};
@@ -280,6 +281,10 @@ impl Planner<'_> {
             None if actual.record.as_ref().is_some_and(|record| differs(volume, record)) => {
                 Need::SetUp("what the pod wants of it changed".into())
             }
+            // A crash between the two calls that older kernels need leaves a bind without them.
+            None if self.input.binds.contains(&volume.key.plugin) && has_other_options(volume, actual) => {
+                Need::SetUp("it has not the mount options that it should have".into())
+            }
             None => Need::Nothing(actual.state_reason.clone()),
         }
     }
@@ -442,4 +447,14 @@ fn volume_subject(volume: &ActualVolume) -> String {
         Some(name) => format!("volume {:?} of {pod}", name.as_str()),
         None => format!("volume {:?} of {pod}", volume.key.spec_name.as_str()),
     }
+}
+
+/// Whether the mount table shows other options of a bind than its spec asks for.
+fn has_other_options(volume: &DesiredVolume, actual: &ActualVolume) -> bool {
+    let options = BindOptions {
+        read_only: volume.spec.read_only,
+        options: volume.spec.mount_options.clone(),
+        ..BindOptions::default()
+    };
+    actual.mount.as_ref().is_some_and(|mount| options.differ_from(&mount.options))
 }

@@ -11,6 +11,7 @@ refloat_test_support::tests![
     a_changed_empty_dir_keeps_its_data,
     a_changed_memory_limit_changes_no_volume,
     a_changed_device_waits_for_its_last_user,
+    options_that_a_crash_left_away_are_set_at_the_next_start,
 ];
 
 const CLAIM: &str = "  - {name: l, persistentVolumeClaim: {claimName: pv}}\n";
@@ -155,4 +156,43 @@ fn a_changed_device_waits_for_its_last_user() -> Outcome {
     stage.settle_well();
     stage.assert_clean();
     Ok(())
+}
+
+/// As a crash leaves it on a kernel without `mount_setattr`, between the bind and the call that sets its options: whether
+/// the mount's id was recorded or not, the next start sets them, on the same mount.
+fn options_that_a_crash_left_away_are_set_at_the_next_start() {
+    for id_known in [true, false] {
+        let stage = Stage::new();
+        let volume =
+            local("pv", &stage.host("data")).replace("  local: {path", "  mountOptions: [noexec]\n  local: {path");
+        stage.manifest("pv.yaml", &volume);
+        let claim = "  - {name: l, persistentVolumeClaim: {claimName: pv, readOnly: true}}\n";
+        stage.manifest("pod.yaml", &pod("u1", claim));
+        stage.settle_well();
+        let path = stage.root("pods/u1/volumes/kubernetes.io~local-volume/pv");
+        let seen = || {
+            let table = stage.table();
+            let mount = table.at(&path).unwrap();
+            let has = |name: &str| mount.options().split(',').any(|option| option == name);
+            (mount.id(), has("ro"), has("noexec"))
+        };
+        let (id, ..) = seen();
+        assert_eq!(seen(), (id, true, true));
+        rustix::mount::mount_remount(&path, rustix::mount::MountFlags::BIND, c"").unwrap();
+        assert_eq!(seen(), (id, false, false));
+        if !id_known {
+            let store = refloat_record::Store::open(&stage.options.state_dir).unwrap();
+            for record in store.load().unwrap().records {
+                if let refloat_record::Record::PodVolume(mut record) = record {
+                    record.mount.as_mut().unwrap().id = None;
+                    store.put(&refloat_record::Record::PodVolume(record)).unwrap();
+                }
+            }
+        }
+        stage.settle_well();
+        assert_eq!(seen(), (id, true, true), "{id_known}");
+        // The source stays writable.
+        std::fs::write(stage.path("host/data/more"), "").unwrap();
+        assert!(std::fs::write(path.join("more"), "").is_err());
+    }
 }

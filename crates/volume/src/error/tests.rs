@@ -83,6 +83,7 @@ fn codes_are_stable_and_every_problem_has_a_hint() {
         let problem = error.problem();
         assert_eq!(problem.code, code, "{error:?}");
         assert!(!problem.hint.is_empty() && !problem.message.is_empty(), "{error:?}");
+        assert!(!problem.hint.starts_with(char::is_lowercase) && problem.hint.ends_with('.'), "{error:?}");
     }
 }
 
@@ -102,4 +103,17 @@ fn the_message_is_the_whole_chain_and_says_nothing_twice() {
     let error = VolumeError::Path(PathError::Io { doing: "make", path: path(), source });
     assert_eq!(error.problem().message, format!("cannot use a path of the volume: cannot make /r/pods/u: {said}"));
     assert_eq!(error.problem().message.matches(&said).count(), 1);
+}
+
+#[test]
+fn hints_are_sentences() {
+    for (given, shown) in [
+        ("look at it", "Look at it."),
+        ("Look at it.", "Look at it."),
+        ("`refloat doctor` tells", "`refloat doctor` tells."),
+        ("", ""),
+        ("ändere es", "Ändere es."),
+    ] {
+        assert_eq!(Problem::new("Code", "m", given).hint, shown);
+    }
 }

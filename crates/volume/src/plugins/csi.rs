@@ -74,6 +74,7 @@ impl Plugin for Csi {
             block: true,
             content: false,
             verify: false,
+            binds: false,
             reconstruction: Reconstruction::FromLayout,
             presence: Presence::Driver,
         }

@@ -93,6 +93,7 @@ impl Plugin for EmptyDir {
             block: false,
             content: false,
             verify: false,
+            binds: false,
             reconstruction: Reconstruction::FromLayout,
             presence: Presence::Marker,
         }

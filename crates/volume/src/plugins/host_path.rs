@@ -103,6 +103,7 @@ impl Plugin for HostPath {
             block: false,
             content: false,
             verify: true,
+            binds: false,
             reconstruction: Reconstruction::FromRecord,
             presence: Presence::Record,
         }

@@ -87,6 +87,7 @@ impl Plugin for Local {
             block: true,
             content: false,
             verify: false,
+            binds: true,
             reconstruction: Reconstruction::FromLayout,
             presence: Presence::Mount,
         }
@@ -146,11 +147,17 @@ impl Plugin for Local {
         if step.spec.mode == VolumeMode::Block {
             return block::set_up(&step, local);
         }
+        let options = BindOptions {
+            read_only: step.spec.read_only,
+            options: step.spec.mount_options.clone(),
+            ..BindOptions::default()
+        };
+        let path = step.path.ok_or_else(no_folder)?;
         if step.mounted {
             // The group was given before it was attached.
-            return step.announce(None, None).map(drop);
+            step.announce(None, None)?;
+            return crate::set_options_again(step.host, path, &options);
         }
-        let path = step.path.ok_or_else(no_folder)?;
         let table = step.host.mount_table().map_err(VolumeError::Table)?;
         let absolute = step.host.absolute(path);
         if let Some(found) = table.at(&absolute) {
@@ -158,11 +165,6 @@ impl Plugin for Local {
         }
         super::refuse_hidden_data(step.host, path)?;
         let (fd, shown) = bind_source(&step, local, &table)?;
-        let options = BindOptions {
-            read_only: step.spec.read_only,
-            options: step.spec.mount_options.clone(),
-            ..BindOptions::default()
-        };
         let ignored = options.ignored();
         // Those of a device went to its file system.
         if step.device.is_none() && !ignored.is_empty() {

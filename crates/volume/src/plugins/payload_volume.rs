@@ -41,6 +41,7 @@ const CAPABILITIES: Capabilities = Capabilities {
     block: false,
     content: true,
     verify: true,
+    binds: false,
     reconstruction: Reconstruction::FromLayout,
     presence: Presence::Marker,
 };
