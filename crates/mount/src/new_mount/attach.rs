@@ -155,7 +155,7 @@ pub(super) fn set_again(mounted: &Dir, change: &Options) -> Result<bool, MountEr
     let error = |source: io::Error| MountError::new("set the options of the bind at", mounted.path(), source);
     let text = table::read_mountinfo().map_err(|e| error(io::Error::other(e)))?;
     let (table, _) = MountTable::from_mountinfo(&text);
-    let id = short_mount_id(mounted).map_err(|e| error(e.into()))?;
+    let id = short_mount_id(mounted).map_err(&error)?;
     let own = table.by_short_id(id).ok_or_else(|| error(Errno::STALE.into()))?;
     // It is gone, and the name is a plain folder of the mount below, which is none of ours.
     if own.point() != mounted.path() {

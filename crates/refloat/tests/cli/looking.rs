@@ -172,7 +172,7 @@ fn device(node: &mut Node) -> Result<Verdict> {
     ensure!(device["wantedBy"].as_str().is_some_and(|by| by.contains(file)), "{device:#}");
     let pods = node.pods().display().to_string();
     let explained = node.run(&["explain", "kubernetes.io/local-volume/pv", "--manifests", &pods])?;
-    ensure!(explained.stdout.replace("\n", " ").contains("broken.yaml"), "{explained:?}");
+    ensure!(explained.stdout.replace('\n', " ").contains("broken.yaml"), "{explained:?}");
     node.delete("broken.yaml")?;
     node.once()?.expect(0)?;
     ensure!(node.mounts()?.is_empty());

@@ -259,8 +259,8 @@ fn deleted_state(node: &mut Node) -> Result<Verdict> {
     let before = files(&node.state)?;
     let _manager = Manager::start(node)?;
     wait_until("the lock", || Ok(node.once()?.code == 1))?;
-    let removed = Command::new("rm").arg("-rf").arg(&node.state).status()?;
-    ensure!(removed.success() || std::fs::symlink_metadata(&node.state).is_ok(), "rm cannot be run");
+    // It may fail at the very end: the manager is quick to make files again.
+    Command::new("rm").arg("-rf").arg(&node.state).stderr(std::process::Stdio::null()).status()?;
     wait_until("the records", || Ok(files(&node.state).is_ok_and(|now| now == before)))?;
     let ran = node.once()?.expect(1)?;
     ensure!(ran.stderr.contains("in use by another manager, process"), "{ran:?}");
