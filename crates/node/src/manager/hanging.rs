@@ -3,6 +3,14 @@
 //! The operation has ended and its worker is free; a child process waits in the kernel. What the operation excludes stays
 //! excluded until the child ends, so that no second one is started, and the volume stays recorded and is shown as
 //! uncertain.
+//!
+//! A manager that is started anew does not know that child. If the mount has left the table already, its device counts as
+//! unmounted and its record goes, although the kernel still writes the file system's last blocks. On this node nothing is
+//! lost by that: the superblock is the kernel's until it is done. A mount of the same device waits for it in `sget`, and
+//! whoever opens the device exclusively (mkfs, fsck, the check whether it is blank) is told that it is busy, so it is
+//! neither formatted nor repaired meanwhile. A child's process id in the record would help nobody: after a reboot it is
+//! another's. What must not happen before the last block is that the device is detached from the node; what reports devices
+//! as no longer in use to a controller has to ask the kernel (an exclusive open), not the record alone.
 
 use std::time::Duration;
 
