@@ -128,7 +128,7 @@ pub(crate) fn sweep(args: &Args) -> Result<Summary> {
 
 /// Whether this machine lets a program be traced.
 fn can_trace() -> Result<()> {
-    let mut command = tracer::command(Path::new("true"))?;
+    let mut command = tracer::command(Path::new("true"));
     tracer::run(command.stdin(Stdio::null()), &[], None).map(drop)
 }
 
@@ -140,7 +140,7 @@ struct Tools {
 
 impl Tools {
     fn child(&self, inside: &str) -> Result<Command> {
-        let mut command = Command::new(std::env::current_exe().context("cannot find this program")?);
+        let mut command = Command::new(crate::process::THIS_PROGRAM);
         command.args(["kill-sweep", "--inside", inside, "--binary"]).arg(&self.binary);
         command.arg("--shared").arg(&self.temp).stdin(Stdio::null());
         Ok(command)

@@ -47,6 +47,10 @@ pub(crate) fn build_refloat(release: bool) -> Result<PathBuf> {
     bail!("cargo did not say where the binary is")
 }
 
+/// This program, to be started once more: also after `cargo test --workspace` has built its file anew, when its path
+/// names another file or none.
+pub(crate) const THIS_PROGRAM: &str = "/proc/self/exe";
+
 /// Finds a tool in `PATH` and where system tools are.
 pub(crate) fn find_tool(tool: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();

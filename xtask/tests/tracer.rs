@@ -90,7 +90,7 @@ fn talk() {
 // Tests.
 
 fn run(words: &[&str], sockets: &[&str], kill: Option<&Kill>) -> Trace {
-    let mut command = tracer::command(&std::env::current_exe().unwrap()).unwrap();
+    let mut command = tracer::command(&std::env::current_exe().unwrap());
     tracer::run(command.args(words).stdin(Stdio::null()), sockets, kill).unwrap()
 }
 
@@ -203,6 +203,6 @@ fn a_program_that_ends_before_is_not_hit() {
 }
 
 fn a_program_that_is_not_there_is_an_error() {
-    let mut command = tracer::command(Path::new("/there/is/none")).unwrap();
+    let mut command = tracer::command(Path::new("/there/is/none"));
     tracer::run(command.stderr(Stdio::null()), &[], None).unwrap_err();
 }

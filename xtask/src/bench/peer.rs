@@ -109,7 +109,7 @@ fn in_tree(peer: &Peer, refloat: &Path, case: Case, rounds: usize) -> Result<Val
     let tree = Tree::new()?;
     let pods = (volumes / 10).max(1).to_string();
     let flags = ["-pods", &pods, &format!("-local={local}"), "-unrelated", &unrelated.to_string()];
-    let mut command = Command::new(std::env::current_exe()?);
+    let mut command = Command::new(crate::process::THIS_PROGRAM);
     command.args(["bench", "peer", "--inside"]).arg(tree.root()).arg("--refloat").arg(refloat);
     command.arg("--programs").arg(peer.program(""));
     command.args(["--rounds", &rounds.to_string(), "--kubelet-rounds", &kubelet_rounds.to_string()]);

@@ -21,7 +21,7 @@ pub(super) fn measure(volumes: usize, rounds: usize, binary: &Path) -> Result<Va
     let empty = node.folder().join("no-records");
     std::fs::create_dir(&empty)?;
     let child = |what: &str, state: Option<&Path>| -> Result<Command> {
-        let mut command = Command::new(std::env::current_exe()?);
+        let mut command = Command::new(crate::process::THIS_PROGRAM);
         command.args(["bench", "--inside", what, "--binary", "-", "--root"]).arg(&node.root);
         if let Some(state) = state {
             command.arg("--state").arg(state);

@@ -61,11 +61,14 @@ pub(crate) struct Trace {
     pub(crate) status: ExitStatus,
 }
 
+/// This program, to be started once more: also when its file was built anew meanwhile.
+const THIS_PROGRAM: &str = "/proc/self/exe";
+
 /// A command for [`run`] whose program is `program`; arguments are added as usual.
-pub(crate) fn command(program: &Path) -> Result<Command> {
-    let mut command = Command::new(std::env::current_exe().context("cannot find this program")?);
+pub(crate) fn command(program: &Path) -> Command {
+    let mut command = Command::new(THIS_PROGRAM);
     command.arg(EXEC).arg(program);
-    Ok(command)
+    command
 }
 
 /// Becomes another program, stopped at its first instruction for the parent to trace.

@@ -97,7 +97,13 @@ pub fn survey(root: &NodeRoot) -> std::io::Result<(LoopMarks, Vec<HeldLoop>)> {
         if !named && backing != Path::new("/") {
             continue;
         }
-        let Some(status) = loopdev::status(&path)? else { continue };
+        let status = match loopdev::status(&path) {
+            Ok(Some(status)) => status,
+            Ok(None) => continue,
+            // Whoever may not open it has not attached it either: root is refused with another error, if at all.
+            Err(error) if error.raw_os_error() == Some(Errno::ACCESS.raw_os_error()) => continue,
+            Err(error) => return Err(error),
+        };
         let below = backing.strip_prefix(root.path()).ok().filter(|_| named && !LoopMarks::is_mark(&status.mark));
         if !marks.is_own(&status.mark) && below.is_none() {
             continue;

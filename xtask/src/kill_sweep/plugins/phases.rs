@@ -60,7 +60,7 @@ impl Scenario for Plugins {
     }
 
     fn command(&self) -> Result<Command> {
-        let mut command = tracer::command(self.node.binary())?;
+        let mut command = tracer::command(self.node.binary());
         let pods = self.node.pods();
         let pods = pods.to_str().context("a folder's name is not UTF-8")?;
         self.node.configure(&mut command, &["node", "--once", "-o", "json", "--workers", "1", "--manifests", pods]);
