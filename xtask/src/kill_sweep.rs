@@ -139,16 +139,16 @@ struct Tools {
 }
 
 impl Tools {
-    fn child(&self, inside: &str) -> Result<Command> {
+    fn child(&self, inside: &str) -> Command {
         let mut command = Command::new(crate::process::THIS_PROGRAM);
         command.args(["kill-sweep", "--inside", inside, "--binary"]).arg(&self.binary);
         command.arg("--shared").arg(&self.temp).stdin(Stdio::null());
-        Ok(command)
+        command
     }
 
     /// The number of counted calls of a phase, from a reference run.
     fn count(&self, phase: &str) -> Result<usize> {
-        let output = self.child(phase)?.output().context("cannot run the reference")?;
+        let output = self.child(phase).output().context("cannot run the reference")?;
         if !output.status.success() {
             bail!("the reference run of {phase} failed: {}", String::from_utf8_lossy(&output.stderr));
         }
@@ -209,7 +209,7 @@ impl Tools {
     /// Tries one point. Answers the name of the call at which somebody was killed, unless it ended before; or what was
     /// wrong.
     fn try_one(&self, point: &Point) -> Result<std::result::Result<Option<String>, String>> {
-        let mut child = self.child(&point.to_string())?;
+        let mut child = self.child(&point.to_string());
         let log = self.temp.join(format!("log-{point}"));
         let file = std::fs::File::create(&log).context("cannot write a log")?;
         let mut child = child.stdout(file.try_clone()?).stderr(file).spawn().context("cannot start a run")?;
