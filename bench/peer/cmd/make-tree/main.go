@@ -64,6 +64,9 @@ func main() {
 	unrelated := flag.Int("unrelated", 0, "number of further mounts that have nothing to do with the root")
 	local := flag.Bool("local", true, "with the local PV in the standard mix; without, a pod has 9 volumes and 9 mounts")
 	flag.Parse()
+	if *base == "" {
+		fail("no folder to build in")
+	}
 	if flag.NArg() == 0 {
 		fail("no command to run in the new mount namespace")
 	}
