@@ -7,6 +7,7 @@
 //! said.
 
 mod calls;
+mod csi;
 mod one;
 mod plugins;
 mod point;
@@ -27,9 +28,6 @@ use crate::node;
 use crate::process::build_refloat;
 use point::Point;
 
-/// Kill points that `--part` tries: with 2 at a time they take about a minute.
-const PART: usize = 240;
-
 /// Arguments of `kill-sweep`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -39,6 +37,9 @@ pub(crate) struct Args {
     /// Only this kill point: phase, number of the call, and side of it
     #[arg(long, value_name = "PHASE:N[:after]")]
     only: Option<String>,
+    /// Only these phases
+    #[arg(long = "phase", value_name = "PHASE")]
+    phases: Vec<String>,
     /// How many kill points are tried at once
     #[arg(long, default_value_t = 2)]
     jobs: usize,
@@ -56,7 +57,7 @@ pub(crate) struct Args {
 impl Args {
     /// What `cargo xtask test` runs.
     pub(crate) fn of_part() -> Self {
-        Self { part: true, only: None, jobs: 2, inside: None, binary: None, shared: None }
+        Self { part: true, only: None, phases: Vec::new(), jobs: 2, inside: None, binary: None, shared: None }
     }
 }
 
@@ -69,6 +70,8 @@ pub(crate) struct Summary {
     pub(crate) not_reached: usize,
     /// Why it did not run, if it did not.
     pub(crate) skipped: Option<String>,
+    /// Scenarios that cannot run here, and why.
+    pub(crate) left_out: Vec<String>,
     /// How often somebody was killed at each call.
     hits: BTreeMap<String, usize>,
 }
@@ -95,25 +98,37 @@ pub(crate) fn sweep(args: &Args) -> Result<Summary> {
     if let Err(why) = can_trace() {
         return Ok(Summary { skipped: Some(format!("{why:#}")), ..Summary::default() });
     }
+    let mut left_out = Vec::new();
+    let mut kinds = Vec::new();
     for kind in scenario::ALL {
-        (kind.shared)(temp.path())?;
+        match (kind.shared)(temp.path())? {
+            None => kinds.push(kind),
+            Some(why) => left_out.push(format!("{}: {why}", kind.phases.join(", "))),
+        }
     }
     let start = Instant::now();
     let tools = Tools { binary, temp: temp.path().to_owned() };
     let mut points = Vec::new();
+    let mut all = 0;
     if let Some(only) = &args.only {
         points.push(only.parse()?);
+        all = 1;
     } else {
-        for phase in scenario::ALL.iter().flat_map(|kind| kind.phases) {
-            points.extend(Point::of_phase(phase, tools.count(phase)?)?);
+        for phase in &args.phases {
+            scenario::of_phase(phase)?;
+        }
+        for kind in kinds {
+            let mut of_kind = Vec::new();
+            let wanted = |phase: &&str| args.phases.is_empty() || args.phases.iter().any(|one| one == phase);
+            for phase in kind.phases.iter().copied().filter(wanted) {
+                of_kind.extend(Point::of_phase(phase, tools.count(phase)?)?);
+            }
+            all += of_kind.len();
+            points.extend(if args.part { sample(of_kind, kind.part) } else { of_kind });
         }
     }
-    let all = points.len();
-    if args.part && all > PART {
-        points = (0..PART).map(|i| points[i * all / PART].clone()).collect();
-    }
     println!("kill sweep: {} of {all} kill points, {} at once", points.len(), args.jobs);
-    let summary = tools.try_all(points, args.jobs.max(1))?;
+    let summary = Summary { left_out, ..tools.try_all(points, args.jobs.max(1))? };
     let hits: Vec<_> = summary.hits.iter().map(|(call, times)| format!("{call} {times}")).collect();
     println!("kill sweep: killed at {}", hits.join(", "));
     println!(
@@ -124,6 +139,15 @@ pub(crate) fn sweep(args: &Args) -> Result<Summary> {
         start.elapsed().as_secs()
     );
     Ok(summary)
+}
+
+/// An even sample of so many.
+fn sample(points: Vec<Point>, part: usize) -> Vec<Point> {
+    let all = points.len();
+    if all <= part {
+        return points;
+    }
+    (0..part).map(|i| points[i * all / part].clone()).collect()
 }
 
 /// Whether this machine lets a program be traced.

@@ -53,6 +53,7 @@ enum Command {
 }
 
 fn main() -> anyhow::Result<std::process::ExitCode> {
+    refloat_test_csi_driver::run_if_driver();
     match Cli::parse().command {
         Command::Test(args) => test::run(&args),
         Command::Ci => ci::run(),

@@ -243,18 +243,22 @@ impl Manager {
     }
 
     /// Makes the world match, and returns when nothing is left to do, or only what failed and is waiting for its
-    /// next try or what takes longer than `patience`. What failed once is tried once more before that.
+    /// next try or what takes longer than `patience`. What failed once is tried once more before that, and a driver that
+    /// is not at its socket has as long to say that it is at another.
     pub fn run_once(&mut self, patience: Duration) -> Result<Outcome, ManagerError> {
         let end = Instant::now() + patience;
         loop {
             self.round()?;
             let idle = self.pool.is_idle();
-            let soon = self.retries.has_first_failures() && self.plan.wake_at.is_some();
+            let soon = self.retries.has_first_failures(self.input.now) && self.plan.wake_at.is_some();
             let settled = self.settled_at.is_none() && !self.state.is_coming_back();
-            if (idle && !soon && settled) || Instant::now() >= end {
+            let now = Instant::now();
+            let missing = !self.evidence.missing_drivers.is_empty();
+            let drivers_until = Some(self.started + retry::back_off(1)).filter(|at| missing && *at > now);
+            if (idle && !soon && settled && drivers_until.is_none()) || now >= end {
                 break;
             }
-            self.wait(None, Some(end))?;
+            self.wait(None, Some(drivers_until.filter(|_| idle).map_or(end, |at| at.min(end))))?;
         }
         let failures = self.failures();
         Ok(Outcome {

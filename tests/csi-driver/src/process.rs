@@ -21,8 +21,8 @@ const BE_DRIVER: &str = "REFLOAT_BE_TEST_CSI_DRIVER";
 /// How long a driver may take to answer at its socket.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Becomes the driver if this program was started as one by [`Process`]; it then does not return. To be called first in
-/// the `main` of a test program that uses [`Program::This`].
+/// Becomes the driver if this program was started as one by [`Process`]; it then does not return, and ends with the thread
+/// that started it. To be called first in the `main` of a test program that uses [`Program::This`].
 pub fn run_if_driver() {
     #[derive(Parser)]
     struct Cli {
@@ -30,6 +30,8 @@ pub fn run_if_driver() {
         options: Options,
     }
     if std::env::var_os(BE_DRIVER).is_some() {
+        // A test that is killed kills nobody. Where this cannot be had, the driver stays, as any other process.
+        let _ = rustix::process::set_parent_process_death_signal(Some(Signal::KILL));
         let result = server::run(Cli::parse().options);
         if let Err(error) = &result {
             eprintln!("{error}");

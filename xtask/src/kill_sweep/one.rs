@@ -40,7 +40,7 @@ pub(super) fn run(point: &Point, binary: &Path, shared: &Path) -> Result<ExitCod
         None => println!("not reached: {point}"),
     }
     match &point.other {
-        Some(name) => scenario.after_other(name, trace.status)?,
+        Some(_) => scenario.after_other(point, trace.status)?,
         // In the time between the stop and the kill another thread can end the process by itself, but only in one way.
         None if trace.hit.is_none() || trace.status.signal() != Some(9) => {
             ensure!(trace.status.success(), "the manager was not killed, and ended with {}", trace.status);

@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
-use serde_json::Value;
 
+use super::scenario::{Data, check_volumes, volume_path};
 use crate::node::{self, Node};
 use crate::process::{find_tool, is_real_root};
 
@@ -20,17 +20,6 @@ const HOST_FILE: &str = "the host's\n";
 const POD_FILE: &str = "the pod's\n";
 /// The size of the disks, in bytes.
 const DISK: u64 = 8 << 20;
-
-/// Which of the pods' files must be there.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Data {
-    /// None was written yet.
-    None,
-    /// Those in persistent volumes: the pods were gone in between.
-    Persistent,
-    /// All.
-    All,
-}
 
 /// The scenario on one node.
 struct Plugins {
@@ -221,22 +210,11 @@ impl Plugins {
         names
     }
 
-    /// The path of a volume, from a scan.
-    fn path(scan: &Value, pod: &str, volume: &str) -> Result<PathBuf> {
-        let found = scan["volumes"]
-            .as_array()
-            .context("a scan without volumes")?
-            .iter()
-            .find(|v| v["pod"]["name"] == pod && v["volume"] == volume);
-        let path = found.and_then(|v| v["path"].as_str());
-        Ok(path.with_context(|| format!("the scan has no path for {pod}/{volume}"))?.into())
-    }
-
     /// Writes what pods write.
     fn write_data(&self) -> Result<()> {
         let scan = self.node.scan()?.json()?;
         for (pod, volume) in self.written() {
-            let path = Self::path(&scan, pod, volume)?.join("pod.txt");
+            let path = volume_path(&scan, pod, volume)?.join("pod.txt");
             std::fs::write(&path, POD_FILE).with_context(|| format!("cannot write {}", path.display()))?;
         }
         Ok(())
@@ -254,29 +232,11 @@ impl Plugins {
     fn check_all_there(&self, value: &str, some_removed: bool, data: Data) -> Result<()> {
         let ran = self.node.scan()?.expect(0).context("the scan after the restart")?;
         let scan = ran.json()?;
-        let volumes = scan["volumes"].as_array().context("a scan without volumes")?;
-        let mut names = Vec::new();
-        for v in volumes {
-            let name = format!("{}/{}", v["pod"]["name"].as_str().unwrap_or("?"), v["volume"].as_str().unwrap_or("?"));
-            ensure!(v["state"] == "Mounted" && v["wanted"] == "Yes" && v["record"] == "Ok", "{name} is {v}");
-            ensure!(v["mount"].is_null() || v["mount"]["stack"] == 1, "{name} is mounted more than once: {v}");
-            for sub in v["subPaths"].as_array().context("subPaths is no list")? {
-                ensure!(sub["mounted"] == true, "a subPath of {name} is not mounted: {v}");
-            }
-            names.push(name);
-        }
-        names.sort();
-        let expected = self.expected(some_removed);
-        ensure!(names == expected, "there are other volumes than there should be:\n{names:?}\n{expected:?}");
-        // Every mount point once, asked of the kernel and not of the program.
-        let mut mounts = self.node.mounts()?;
-        let all = mounts.len();
-        mounts.dedup();
-        ensure!(all == mounts.len(), "something is mounted twice: {:?}", self.node.mounts()?);
+        check_volumes(&self.node, &scan, &self.expected(some_removed))?;
         let gone = if some_removed { self.removed() } else { Vec::new() };
         let there = |pod: &str| !gone.contains(&pod);
         let read = |pod: &str, volume: &str, file: &str| -> Result<String> {
-            let path = Self::path(&scan, pod, volume)?.join(file);
+            let path = volume_path(&scan, pod, volume)?.join(file);
             std::fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))
         };
         for (pod, volume, file, content) in [

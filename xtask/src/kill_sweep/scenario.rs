@@ -1,12 +1,15 @@
 //! What a scenario of the kill sweep is: a node, what the manager does on it, and what must hold after a kill.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus};
 
 use anyhow::{Context, Result, ensure};
 use nix::unistd::Pid;
+use serde_json::Value;
 
-use super::plugins;
+use super::point::Point;
+use super::{csi, plugins};
+use crate::node::Node;
 
 /// A scenario on one node, in the mount namespace of this process.
 pub(super) trait Scenario {
@@ -30,9 +33,9 @@ pub(super) trait Scenario {
         None
     }
 
-    /// Checks how the run ended in which another process was killed, and starts that again.
-    fn after_other(&mut self, name: &str, status: ExitStatus) -> Result<()> {
-        ensure!(matches!(status.code(), Some(0 | 1 | 3)), "{name} was killed, and the manager ended with {status}");
+    /// Checks how the run ended in which another process was killed at this point, and starts that again.
+    fn after_other(&mut self, point: &Point, status: ExitStatus) -> Result<()> {
+        ensure!(matches!(status.code(), Some(0 | 1 | 3)), "at {point} the manager ended with {status}");
         Ok(())
     }
 
@@ -49,16 +52,59 @@ pub(super) struct Kind {
     pub(super) phases: &'static [&'static str],
     /// The processes that are killed besides the manager.
     pub(super) others: &'static [&'static str],
-    /// Makes what all nodes share, in this folder; it is called once.
-    pub(super) shared: fn(&Path) -> Result<()>,
+    /// How many kill points `--part` tries.
+    pub(super) part: usize,
+    /// Makes what all nodes share, in this folder; it is called once. Answers why the scenario cannot run here, if it cannot.
+    pub(super) shared: fn(&Path) -> Result<Option<String>>,
     /// Makes a node, with the binary and the folder of what is shared.
     pub(super) new: fn(&Path, &Path) -> Result<Box<dyn Scenario>>,
 }
 
 /// Every scenario.
-pub(super) const ALL: &[Kind] = &[plugins::KIND];
+pub(super) const ALL: &[Kind] = &[plugins::KIND, csi::KIND];
 
 /// The scenario that has a phase.
 pub(super) fn of_phase(phase: &str) -> Result<&'static Kind> {
     ALL.iter().find(|kind| kind.phases.contains(&phase)).with_context(|| format!("there is no phase {phase:?}"))
+}
+
+/// Which of the pods' files must be there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Data {
+    /// None was written yet.
+    None,
+    /// Those in persistent volumes: the pods were gone in between.
+    Persistent,
+    /// All.
+    All,
+}
+
+/// The path of a volume, from a scan.
+pub(super) fn volume_path(scan: &Value, pod: &str, volume: &str) -> Result<PathBuf> {
+    let volumes = scan["volumes"].as_array().context("a scan without volumes")?;
+    let found = volumes.iter().find(|v| v["pod"]["name"] == pod && v["volume"] == volume);
+    let path = found.and_then(|v| v["path"].as_str());
+    Ok(path.with_context(|| format!("the scan has no path for {pod}/{volume}"))?.into())
+}
+
+/// Checks that a scan has these volumes (`pod/volume`, sorted) and no others, each wanted, recorded and mounted once.
+pub(super) fn check_volumes(node: &Node, scan: &Value, expected: &[String]) -> Result<()> {
+    let mut names = Vec::new();
+    for v in scan["volumes"].as_array().context("a scan without volumes")? {
+        let name = format!("{}/{}", v["pod"]["name"].as_str().unwrap_or("?"), v["volume"].as_str().unwrap_or("?"));
+        ensure!(v["state"] == "Mounted" && v["wanted"] == "Yes" && v["record"] == "Ok", "{name} is {v}");
+        ensure!(v["mount"].is_null() || v["mount"]["stack"] == 1, "{name} is mounted more than once: {v}");
+        for sub in v["subPaths"].as_array().context("subPaths is no list")? {
+            ensure!(sub["mounted"] == true, "a subPath of {name} is not mounted: {v}");
+        }
+        names.push(name);
+    }
+    names.sort();
+    ensure!(names == expected, "there are other volumes than there should be:\n{names:?}\n{expected:?}");
+    // Every mount point once, asked of the kernel and not of the program.
+    let mut mounts = node.mounts()?;
+    let all = mounts.len();
+    mounts.dedup();
+    ensure!(all == mounts.len(), "something is mounted twice: {:?}", node.mounts()?);
+    Ok(())
 }

@@ -113,9 +113,10 @@ impl Retries {
         Some(now.saturating_sub(failed.since))
     }
 
-    /// Whether something failed only once and is tried again soon.
-    pub(super) fn has_first_failures(&self) -> bool {
-        self.failed.values().any(|f| f.failures == 1)
+    /// Whether something failed only once and its pause is not over at this time. What could be tried again by then and
+    /// was not waits for something else, which may have failed more often.
+    pub(super) fn has_first_failures(&self, now: Duration) -> bool {
+        self.failed.values().any(|f| f.failures == 1 && f.until > now)
     }
 
     /// What is wrong.
@@ -161,6 +162,18 @@ mod tests {
         assert_eq!(retries.not_before()[&about()], now + Duration::from_millis(500));
         retries.succeeded(&about(), 8, "SetUp: new", now);
         assert!(retries.not_before().is_empty());
+    }
+
+    #[test]
+    fn a_first_failure_is_waited_for_while_it_pauses() {
+        let now = Duration::from_secs(100);
+        let mut retries = Retries::default();
+        assert!(!retries.has_first_failures(now));
+        retries.failed(about(), 7, problem(), now);
+        assert!(retries.has_first_failures(now));
+        assert!(!retries.has_first_failures(now + Duration::from_millis(500)), "it waits for another operation");
+        retries.failed(about(), 7, problem(), now);
+        assert!(!retries.has_first_failures(now));
     }
 
     #[test]

@@ -5,19 +5,20 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
-use super::{Data, Plugins, make_image};
-use crate::kill_sweep::scenario::{Kind, Scenario};
+use super::{Plugins, make_image};
+use crate::kill_sweep::scenario::{Data, Kind, Scenario};
 use crate::kill_sweep::tracer;
 
 /// This scenario.
 pub(in super::super) const KIND: Kind = Kind {
     phases: &[FIRST, SET_UP, UPDATE, TEAR_DOWN, END],
     others: &[],
+    part: 160,
     shared: |folder| {
         if !make_image(&folder.join(IMAGE))? {
             println!("kill sweep: without disks (they need root, mkfs.ext4 and blkid)");
         }
-        Ok(())
+        Ok(None)
     },
     new: |binary, shared| {
         let image = shared.join(IMAGE);
