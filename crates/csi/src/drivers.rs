@@ -133,8 +133,10 @@ impl Drivers {
             Err(source) => return Err(StartError::Watch { path: registry, source }),
         };
         let runtime = drivers.inner.runtime().map_err(StartError::Runtime)?;
+        // Begun before this returns, so that nobody takes the time before the first look for the time after it.
+        let first_look = drivers.inner.shared.trying();
         let registrar = Registrar { shared: Arc::clone(&drivers.inner.shared), changed, deadline };
-        runtime.spawn(watch.run(Arc::new(registrar)));
+        runtime.spawn(watch.run(Arc::new(registrar), first_look));
         Ok(drivers)
     }
 
@@ -156,6 +158,12 @@ impl Drivers {
                 kind: CallErrorKind::NotRegistered,
             }),
         }
+    }
+
+    /// Whether a socket that was in the registration folder at the start, or has come since, has not been tried yet: its
+    /// driver may be about to register.
+    pub fn is_trying(&self) -> bool {
+        self.inner.shared.is_trying()
     }
 
     /// All drivers that are known, by name.

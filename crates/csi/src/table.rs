@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::watch;
@@ -14,6 +15,18 @@ use crate::{DriverStatus, NodeInfo};
 pub(crate) struct Shared {
     drivers: Mutex<BTreeMap<String, Known>>,
     changes: watch::Sender<()>,
+    /// How many first tries are not over.
+    trying: AtomicUsize,
+}
+
+/// A first look at the registration folder, or a first try of a socket in it; over when dropped.
+#[derive(Debug)]
+pub(crate) struct Trying(Arc<Shared>);
+
+impl Drop for Trying {
+    fn drop(&mut self) {
+        self.0.trying.fetch_sub(1, Ordering::Release);
+    }
 }
 
 /// A driver.
@@ -35,7 +48,7 @@ struct Registration {
 
 impl Default for Shared {
     fn default() -> Self {
-        Self { drivers: Mutex::default(), changes: watch::Sender::new(()) }
+        Self { drivers: Mutex::default(), changes: watch::Sender::new(()), trying: AtomicUsize::new(0) }
     }
 }
 
@@ -114,6 +127,17 @@ impl Shared {
         }
         self.changes.send_replace(());
         gone
+    }
+
+    /// Begins a first try.
+    pub(crate) fn trying(self: &Arc<Self>) -> Trying {
+        self.trying.fetch_add(1, Ordering::Relaxed);
+        Trying(Arc::clone(self))
+    }
+
+    /// Whether a first try is not over.
+    pub(crate) fn is_trying(&self) -> bool {
+        self.trying.load(Ordering::Acquire) > 0
     }
 
     /// A wake-up for each change from now on.

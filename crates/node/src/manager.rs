@@ -111,6 +111,10 @@ const TOOL_PART: f64 = 0.8;
 /// of the process, which its record survives.
 const STOP_PATIENCE: Duration = Duration::from_secs(5);
 
+/// How long a single run waits for drivers that are about to register, and how often it looks whether they have.
+const DRIVERS_PATIENCE: Duration = Duration::from_secs(5);
+const DRIVERS_STEP: Duration = Duration::from_millis(50);
+
 /// After a round, this many times its own duration passes before the next one while operations are under way, so that
 /// rounds take a fifth of one core at most and what ends meanwhile is looked at together.
 const ROUND_PAUSE: u32 = 4;
@@ -244,7 +248,7 @@ impl Manager {
 
     /// Makes the world match, and returns when nothing is left to do, or only what failed and is waiting for its
     /// next try or what takes longer than `patience`. What failed once is tried once more before that, and a driver that
-    /// is not at its socket has as long to say that it is at another.
+    /// is not where its record says has time to register.
     pub fn run_once(&mut self, patience: Duration) -> Result<Outcome, ManagerError> {
         let end = Instant::now() + patience;
         loop {
@@ -252,13 +256,12 @@ impl Manager {
             let idle = self.pool.is_idle();
             let soon = self.retries.has_first_failures(self.input.now) && self.plan.wake_at.is_some();
             let settled = self.settled_at.is_none() && !self.state.is_coming_back();
-            let now = Instant::now();
-            let missing = !self.evidence.missing_drivers.is_empty();
-            let drivers_until = Some(self.started + retry::back_off(1)).filter(|at| missing && *at > now);
-            if (idle && !soon && settled && drivers_until.is_none()) || now >= end {
+            let for_drivers = self.awaits_drivers();
+            if (idle && !soon && settled && !for_drivers) || Instant::now() >= end {
                 break;
             }
-            self.wait(None, Some(drivers_until.filter(|_| idle).map_or(end, |at| at.min(end))))?;
+            let step = (idle && for_drivers).then(|| end.min(Instant::now() + DRIVERS_STEP));
+            self.wait(None, Some(step.unwrap_or(end)))?;
         }
         let failures = self.failures();
         Ok(Outcome {

@@ -26,6 +26,7 @@ use tokio::time::Instant;
 
 use crate::DriverChange;
 use crate::socket::{Socket, SocketId};
+use crate::table::Trying;
 use register::Backoff;
 use scan::Watches;
 
@@ -55,7 +56,8 @@ impl Watch {
 
     /// Watches until it is dropped. Each event only says that it is time to look; what is there is what counts, so that
     /// a lost or doubled event changes nothing.
-    pub(crate) async fn run(self, registrar: Arc<Registrar>) {
+    pub(crate) async fn run(self, registrar: Arc<Registrar>, first_look: Trying) {
+        let mut first_look = Some(first_look);
         // What it is given is not checked to be a pipe; an inotify descriptor is read in the same way.
         let inotify = match Receiver::from_owned_fd_unchecked(self.inotify) {
             Ok(inotify) => inotify,
@@ -80,6 +82,8 @@ impl Watch {
                 // Nothing is known, so nothing is gone.
                 Err(error) => Some(format!("the folder cannot be watched: {error}")),
             };
+            // Each socket that was found has a try of its own by now.
+            drop(first_look.take());
             if problem.is_some() && problem != told {
                 registrar.refused(&self.folder, problem.clone().unwrap_or_default());
             }
@@ -120,7 +124,8 @@ fn follow(
         tracked.entry(path).or_insert_with(|| {
             *number += 1;
             let (id, number) = (socket.id(), *number);
-            let task = tokio::spawn(Arc::clone(registrar).keep_registered(socket, number)).abort_handle();
+            let trying = registrar.shared.trying();
+            let task = tokio::spawn(Arc::clone(registrar).keep_registered(socket, number, trying)).abort_handle();
             Tracked { id, number, task }
         });
     }

@@ -13,7 +13,7 @@ use crate::hide::Hidden;
 use crate::link::{Link, root_cause, timed};
 use crate::proto::pluginregistration::registration_client::RegistrationClient;
 use crate::proto::pluginregistration::{InfoRequest, PluginInfo, RegistrationStatus};
-use crate::table::Shared;
+use crate::table::{Shared, Trying};
 use crate::{CallError, DriverChange};
 
 /// How long `GetInfo` and `NotifyRegistrationStatus` may each take. Neither does any work.
@@ -78,14 +78,17 @@ impl Registrar {
     }
 
     /// Registers the driver behind a registration socket, again after each failure, and again when a newer registration
-    /// of the same name has gone. Ends only with a plugin that is no CSI driver.
-    pub(super) async fn keep_registered(self: Arc<Self>, socket: Held, number: u64) {
+    /// of the same name has gone. Ends only with a plugin that is no CSI driver. `first` is over after the first try.
+    pub(super) async fn keep_registered(self: Arc<Self>, socket: Held, number: u64, first: Trying) {
+        let mut first = Some(first);
         let mut backoff = Backoff::default();
         // The same reason is told once.
         let mut told = None;
         loop {
             let mut changes = self.shared.changes();
-            match self.register(&socket, number).await {
+            let registered = self.register(&socket, number).await;
+            drop(first.take());
+            match registered {
                 Ok(name) => {
                     backoff = Backoff::default();
                     told = None;

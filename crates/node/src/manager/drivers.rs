@@ -10,7 +10,7 @@ use refloat_record::{Driver, DriverName, Record, RecordKey};
 use refloat_volume::{Problem, layout};
 use rustix::event::EventfdFlags;
 
-use super::{Manager, records};
+use super::{DRIVERS_PATIENCE, Manager, records, retry};
 use crate::execute::Change;
 
 /// The folder of registration sockets, below the node root.
@@ -132,6 +132,20 @@ impl Manager {
                 }
             }
         }
+    }
+
+    /// Whether a driver is not where its record says, and may yet say where it is: its registration is under way, or it has
+    /// had less time than anything else that failed once.
+    pub(super) fn awaits_drivers(&self) -> bool {
+        let drivers = &self.executor.host.drivers;
+        let known = drivers.list();
+        let is_stale = |recorded: &Driver| {
+            let of_name = known.iter().find(|d| d.registered && d.name == recorded.name.as_str());
+            recorded.missing_since.is_some() || of_name.is_some_and(|d| d.endpoint != Path::new(&recorded.endpoint))
+        };
+        let stale = self.evidence.records.records.iter().any(|r| matches!(r, Record::Driver(d) if is_stale(d)));
+        let passed = self.now();
+        stale && (passed < retry::back_off(1) || (drivers.is_trying() && passed < DRIVERS_PATIENCE))
     }
 
     /// What is wrong with drivers that did not come in, as long as their sockets are there.
