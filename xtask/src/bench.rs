@@ -2,6 +2,7 @@
 //! same run on the same machine. Prints the results and writes them to `docs/performance.md`.
 #![allow(clippy::cast_precision_loss)] // counts are far below 2^52
 
+mod csi;
 mod floor;
 mod machine;
 mod once;
@@ -52,12 +53,16 @@ pub(crate) struct Args {
 enum What {
     /// Measure scan beside the kubelet's own reconstruction and the floor, on one tree and in one run (needs Go)
     Peer(peer::Args),
+    /// Measure where the time of CSI volumes goes, and the reconstruction of many (needs root)
+    Csi(csi::Args),
 }
 
 /// Runs the command.
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
-    if let Some(What::Peer(args)) = &args.what {
-        return peer::run(args);
+    match &args.what {
+        Some(What::Peer(args)) => return peer::run(args),
+        Some(What::Csi(args)) => return csi::run(args),
+        None => {}
     }
     if let Some(what) = &args.inside {
         return inside(what, args);
@@ -83,6 +88,10 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     println!("{text}");
     if !args.dry {
         let path = workspace().join("docs/performance.md");
+        // The part of `bench csi` stays.
+        let old = std::fs::read_to_string(&path).unwrap_or_default();
+        let csi = csi::part_of(&old);
+        let text = if csi.is_empty() { text } else { format!("{text}\n{csi}") };
         std::fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
         println!("written to {}", path.display());
     }

@@ -197,6 +197,7 @@ impl Driver {
         call: &'static str,
         work: impl Future<Output = Result<T, CallError>> + Send,
     ) -> Result<T, CallError> {
+        let _time = tracing::trace_span!(target: "refloat::time", "driver").entered();
         let not_started = |why: String| CallError {
             driver: self.name().into(),
             call,

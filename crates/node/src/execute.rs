@@ -121,7 +121,10 @@ impl Failure {
 
 impl Executor {
     /// Carries one operation out. Blocks as long as it takes.
+    ///
+    /// The spans of target `refloat::time`, here and in what it calls, are what `cargo xtask bench csi` adds up.
     pub(crate) fn run(&self, job: &Job) -> Done {
+        let _time = tracing::trace_span!(target: "refloat::time", "operation").entered();
         let journal = Journal { store: self.store.as_deref(), changes: RefCell::default() };
         let result = self.root_is_here(&job.operation).and_then(|()| match &job.operation {
             Operation::AdmitPod { .. } => admit_pod::run(&journal, job.checkpoint.as_ref()),
@@ -300,6 +303,7 @@ struct Journal<'a> {
 
 impl Journal<'_> {
     fn put(&self, record: Record) -> Result<(), VolumeError> {
+        let _time = tracing::trace_span!(target: "refloat::time", "record").entered();
         if let Some(store) = self.store {
             store.put(&record).map_err(VolumeError::Record)?;
         }
@@ -308,6 +312,7 @@ impl Journal<'_> {
     }
 
     fn remove(&self, key: RecordKey) -> Result<(), VolumeError> {
+        let _time = tracing::trace_span!(target: "refloat::time", "record").entered();
         if let Some(store) = self.store {
             store.remove(&key).map_err(VolumeError::Record)?;
         }

@@ -29,6 +29,7 @@ pub struct Host {
 impl Host {
     /// The mount table now.
     pub fn mount_table(&self) -> Result<Arc<MountTable>, TableError> {
+        let _time = tracing::trace_span!(target: "refloat::time", "table").entered();
         self.table.lock().unwrap_or_else(std::sync::PoisonError::into_inner).read()
     }
 

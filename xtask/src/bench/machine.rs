@@ -1,9 +1,16 @@
 //! The machine that was measured on.
 
-use std::fmt::Write;
-
 /// The head of a report with this title, which this command writes.
 pub(super) fn describe(title: &str, command: &str) -> String {
+    format!(
+        "# {title}\n\nWritten by `{command}` (release build). Each figure stands beside what it is compared to, measured in the \
+         same run; ratios count, not last digits.\n\n{}\n\n",
+        machine()
+    )
+}
+
+/// The machine, its load and the day.
+pub(super) fn machine() -> String {
     let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
     let field = |text: &str, name: &str| {
         let line = text.lines().find(|l| l.starts_with(name)).unwrap_or_default();
@@ -15,15 +22,10 @@ pub(super) fn describe(title: &str, command: &str) -> String {
     let cores = std::thread::available_parallelism().map_or(0, std::num::NonZero::get);
     let kernel = read("/proc/sys/kernel/osrelease");
     let load = read("/proc/loadavg");
-    let mut text = format!("# {title}\n\n");
-    let _ = writeln!(
-        text,
-        "Written by `{command}` (release build). Each figure stands beside what it is compared to, measured in \
-         the same run; ratios count, not last digits.\n\nMachine: {cpu}, {cores} cores, {memory} GiB of memory, Linux {}, \
-         load {} at the start. {}.\n",
+    format!(
+        "Machine: {cpu}, {cores} cores, {memory} GiB of memory, Linux {}, load {} at the start. {}.",
         kernel.trim(),
         load.split(' ').next().unwrap_or("?"),
         jiff::Timestamp::now().strftime("%Y-%m-%d"),
-    );
-    text
+    )
 }

@@ -20,24 +20,27 @@ pub(super) fn measure(volumes: usize, rounds: usize, binary: &Path) -> Result<Va
     tree::build(&node.root, &node.state, &node.host(), volumes)?;
     let empty = node.folder().join("no-records");
     std::fs::create_dir(&empty)?;
-    let child = |what: &str, state: Option<&Path>| -> Result<Command> {
+    measure_tree(&node.root, &node.state, &empty, volumes, rounds)
+}
+
+/// Measures a tree of so many volumes; `empty`: a state folder without records.
+pub(super) fn measure_tree(root: &Path, state: &Path, empty: &Path, volumes: usize, rounds: usize) -> Result<Value> {
+    let child = |what: &str, state: Option<&Path>| {
         let mut command = Command::new(crate::process::THIS_PROGRAM);
-        command.args(["bench", "--inside", what, "--binary", "-", "--root"]).arg(&node.root);
+        command.args(["bench", "--inside", what, "--binary", "-", "--root"]).arg(root);
         if let Some(state) = state {
             command.arg("--state").arg(state);
         }
-        Ok(command)
+        command
     };
     let mut times: [Vec<f64>; 5] = Default::default();
     let mut peak = [0, 0, 0];
     for _ in 0..rounds {
         // In turn, so that what else the machine does meets all alike.
-        times[0].push(timed(child("floor", Some(&node.state))?)?.0);
-        times[1].push(timed(child("floor", None)?)?.0);
-        for (i, (what, state)) in
-            [("restart", &node.state), ("scan", &node.state), ("scan", &empty)].into_iter().enumerate()
-        {
-            let (time, value) = timed(child(what, Some(state))?)?;
+        times[0].push(timed(child("floor", Some(state)))?.0);
+        times[1].push(timed(child("floor", None))?.0);
+        for (i, (what, state)) in [("restart", state), ("scan", state), ("scan", empty)].into_iter().enumerate() {
+            let (time, value) = timed(child(what, Some(state)))?;
             let found = value["volumes"].as_u64().context("how many volumes?")?;
             ensure!(found as usize == volumes, "{found} volumes were found, not {volumes}");
             times[i + 2].push(time);
@@ -72,7 +75,28 @@ pub(super) fn report(sizes: &[Value]) -> String {
          disk and in memory, secret, projected, local volume (a bind); four of them are mounts. *Floor*: a process that \
          reads and splits mountinfo once, lists the same folders once and reads the same record files once, on one \
          thread. *Restart*: `node`, until it could plan. *Scan*: `scan` with records, and without any.\n\n\
-         | volumes | floor | restart | ratio | scan | ratio | floor without records | scan without records | ratio | peak memory, MiB |\n\
+",
+    );
+    rows(&mut text, sizes);
+    text.push_str("\nGoal: at most 1.5 times the floor at every size, linear growth, under 60 MiB at 10,000.\n\n");
+    text
+}
+
+/// The report of a tree of CSI volumes.
+pub(super) fn report_csi(text: &mut String, size: &Value) {
+    text.push_str(
+        "### Reconstruct CSI volumes\n\n\
+         As above. Each pod has five volumes, each a mount, and each staged, which is another mount and another record. Without \
+         records, what is known is in the kubelet's `vol_data.json`, which the floor then reads too; and it lists the same \
+         folders of stages.\n\n",
+    );
+    rows(text, std::slice::from_ref(size));
+    text.push_str("\nGoal: at most 1.5 times the floor.\n\n");
+}
+
+fn rows(text: &mut String, sizes: &[Value]) {
+    text.push_str(
+        "| volumes | floor | restart | ratio | scan | ratio | floor without records | scan without records | ratio | peak memory, MiB |\n\
          | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |\n",
     );
     for size in sizes {
@@ -91,6 +115,4 @@ pub(super) fn report(sizes: &[Value]) -> String {
             number("bare") / bare_floor,
         );
     }
-    text.push_str("\nGoal: at most 1.5 times the floor at every size, linear growth, under 60 MiB at 10,000.\n\n");
-    text
 }

@@ -54,7 +54,7 @@ fn record(number: usize) -> Result<Record> {
 }
 
 /// A folder on the disk that the workspace is on, removed when dropped.
-fn on_disk() -> Result<tempfile::TempDir> {
+pub(super) fn on_disk() -> Result<tempfile::TempDir> {
     let folder = workspace().join("target");
     std::fs::create_dir_all(&folder)?;
     tempfile::tempdir_in(&folder).context("cannot make a folder on the disk")
