@@ -13,6 +13,7 @@ mod node;
 mod packages;
 mod peer;
 mod process;
+mod sanity;
 mod screenshot;
 mod test;
 

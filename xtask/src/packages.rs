@@ -10,6 +10,7 @@ const TOOLS: &[(&str, &str, &str)] = &[
     ("mkfs.ext4", "e2fsprogs", "local volumes on block devices"),
     ("blkid", "util-linux", "local volumes on block devices"),
     ("losetup", "mount", "local volumes on block devices"),
+    ("mkfs.xfs", "xfsprogs", "csi-sanity, and the growth of mounted volumes"),
     ("bindfs", "bindfs", "dead FUSE mounts"),
     ("chromium", "chromium", "the page of `scan -o html` in a browser"),
 ];

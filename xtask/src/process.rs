@@ -28,23 +28,28 @@ pub(crate) fn run(command: &mut Command) -> Result<()> {
 
 /// Builds the binary with this profile and answers where it is.
 pub(crate) fn build_refloat(release: bool) -> Result<PathBuf> {
-    let mut args = vec!["build", "--quiet", "--package", "refloat", "--message-format=json-render-diagnostics"];
+    build("refloat", release)
+}
+
+/// Builds a package of the workspace and answers where its program of the same name is.
+pub(crate) fn build(package: &str, release: bool) -> Result<PathBuf> {
+    let mut args = vec!["build", "--quiet", "--package", package, "--message-format=json-render-diagnostics"];
     if release {
         args.push("--release");
     }
     let output = cargo(&args).stderr(Stdio::inherit()).output().context("cannot run cargo")?;
     if !output.status.success() {
-        bail!("the binary does not build");
+        bail!("{package} does not build");
     }
     for line in output.stdout.split(|&b| b == b'\n').filter(|l| !l.is_empty()) {
         let message: serde_json::Value = serde_json::from_slice(line).context("cannot read what cargo says")?;
-        if message["target"]["name"] == "refloat"
+        if message["target"]["name"] == package
             && let Some(path) = message["executable"].as_str()
         {
             return Ok(path.into());
         }
     }
-    bail!("cargo did not say where the binary is")
+    bail!("cargo did not say where {package} is")
 }
 
 /// This program, to be started once more: also after `cargo test --workspace` has built its file anew, when its path

@@ -5,10 +5,10 @@ use std::process::{Command, ExitCode, Stdio};
 
 use anyhow::{Context, Result};
 
-use crate::kill_sweep;
 use crate::packages;
 use crate::peer::check;
 use crate::process::{build_refloat, cargo, find_tool};
+use crate::{kill_sweep, sanity};
 
 /// Arguments of `test`.
 #[derive(Debug, Default, clap::Args)]
@@ -54,6 +54,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     if !args.quick {
         demo(&mut count)?;
         peer(&mut count);
+        sanity(&mut count);
         sweep(&mut count);
     }
     for (title, list) in [("skipped", &count.what_skipped), ("failed", &count.what_failed)] {
@@ -160,6 +161,19 @@ fn peer(count: &mut Count) {
         Ok(Err(why)) => count.skip(format!("{name}: {why}")),
         Ok(Ok(summary)) => {
             println!("{name}: {summary}");
+            count.result(name, Ok(()));
+        }
+        Err(error) => count.result(name, Err(error)),
+    }
+}
+
+/// The CSI conformance suite.
+fn sanity(count: &mut Count) {
+    let name = "csi-sanity on the tests' CSI driver";
+    match sanity::check() {
+        Ok(Err(why)) => count.skip(format!("{name}: {why}")),
+        Ok(Ok(said)) => {
+            println!("{name}: {said}");
             count.result(name, Ok(()));
         }
         Err(error) => count.result(name, Err(error)),

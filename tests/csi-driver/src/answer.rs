@@ -54,7 +54,7 @@ impl Driver {
 
     /// Answers a call: writes the journal, obeys what is ordered, and else does `work` on a thread that may block.
     /// `nothing` is the answer of a driver that does nothing.
-    pub(crate) async fn answer<T: Send + 'static>(
+    pub(crate) async fn answer<T: Clone + Send + 'static>(
         self: &Arc<Self>,
         call: Call,
         nothing: T,
@@ -70,7 +70,7 @@ impl Driver {
         result.map(Response::new)
     }
 
-    async fn obey<T: Send + 'static>(
+    async fn obey<T: Clone + Send + 'static>(
         self: &Arc<Self>,
         call: &Call,
         nothing: T,
@@ -82,7 +82,7 @@ impl Driver {
             }
             None => None,
         };
-        let work = self.work(&call.volume, work);
+        let work = async { if self.options.noop { Ok(nothing.clone()) } else { self.work(&call.volume, work).await } };
         match fault {
             Some(Action::Code { code, message }) => Err(status(code, &message, call)),
             Some(Action::CodeAfter { code, message }) => {
@@ -94,7 +94,7 @@ impl Driver {
                 work.await?;
                 std::future::pending().await
             }
-            Some(Action::Lie) => Ok(nothing),
+            Some(Action::Lie) => Ok(nothing.clone()),
             Some(Action::Crash) => crash(),
             Some(Action::CrashAfter) => {
                 work.await?;
@@ -104,7 +104,6 @@ impl Driver {
                 tokio::time::sleep(Duration::from_millis(milliseconds)).await;
                 work.await
             }
-            None if self.options.noop => Ok(nothing),
             None => work.await,
         }
     }

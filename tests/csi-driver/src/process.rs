@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use clap::Parser;
 use refloat_mount::loopdev;
+use rustix::net::sockopt::socket_peercred;
 use rustix::process::{Pid, Signal};
 
 use crate::fault::Faults;
@@ -149,8 +150,13 @@ impl Process {
         let child = self.child.insert(command.spawn()?);
         let start = Instant::now();
         let sockets = [Some(&self.options.endpoint), self.options.registration.as_ref()];
-        // A connection that is closed at once; the driver's journal shows it.
-        while !sockets.iter().flatten().all(|socket| UnixStream::connect(socket).is_ok()) {
+        // A connection that is closed at once; the driver's journal shows it. An older driver may still answer there.
+        let pid = i32::try_from(child.id()).ok();
+        let answers = |socket: &PathBuf| {
+            let stream = UnixStream::connect(socket).ok()?;
+            Some(socket_peercred(&stream).ok()?.pid.as_raw_nonzero().get())
+        };
+        while !sockets.iter().flatten().all(|socket| answers(socket) == pid) {
             if let Some(status) = child.try_wait()? {
                 self.child = None;
                 return Err(io::Error::other(format!("the driver ended: {status}")));

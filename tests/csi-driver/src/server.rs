@@ -67,8 +67,11 @@ async fn serve(options: Options) -> io::Result<()> {
     // After the driver's own socket, as a registrar waits for that.
     let registration = driver.options.registration.clone();
     if let Some(path) = &registration {
-        let service = RegistrationServer::new(RegistrationService(Arc::clone(&driver)));
-        let server = Server::builder().add_service(service);
+        // The driver's own services too, for a registration without an endpoint.
+        let server = Server::builder()
+            .add_service(RegistrationServer::new(RegistrationService(Arc::clone(&driver))))
+            .add_service(IdentityServer::new(IdentityService(Arc::clone(&driver))))
+            .add_service(NodeServer::new(NodeService(Arc::clone(&driver))));
         tokio::spawn(server.serve_with_incoming_shutdown(listen(path)?, until(ended.clone())));
     }
     // A client that keeps its connection does not keep the driver.
