@@ -42,7 +42,7 @@ pub fn reconstruct(evidence: &Evidence, plugins: &Plugins) -> Actual {
 
     let found = volumes::find(&context);
     let mut leftovers = found.leftovers;
-    let mut volumes = conclude_all(&context, &found.volumes);
+    let mut volumes = on_two_threads(&found.volumes, |found| volumes::conclude(&context, found));
     let order = |a: &ActualVolume, b: &ActualVolume| (&a.key, &a.path).cmp(&(&b.key, &b.path));
     if !volumes.is_sorted_by(|a, b| order(a, b).is_le()) {
         volumes.sort_unstable_by(order);
@@ -94,17 +94,17 @@ struct Context<'e> {
 /// From this many volumes on, two threads conclude: a thread costs about as much as concluding thirty.
 const SPLIT: usize = 512;
 
-/// Concludes what each volume is. Each stands for itself, so two threads share them.
-fn conclude_all(context: &Context<'_>, found: &[volumes::Found<'_>]) -> Vec<ActualVolume> {
+/// Concludes what each of these is, in their order. Each stands for itself, so two threads share them.
+fn on_two_threads<T: Sync, R: Send>(found: &[T], conclude: impl Fn(&T) -> R + Sync) -> Vec<R> {
     let mut all = Vec::with_capacity(found.len());
-    let conclude = |found: &volumes::Found<'_>| volumes::conclude(context, found);
     if found.len() < SPLIT {
         all.extend(found.iter().map(conclude));
         return all;
     }
     let (left, right) = found.split_at(found.len() / 2);
+    let conclude = &conclude;
     std::thread::scope(|scope| {
-        let other = scope.spawn(|| right.iter().map(conclude).collect::<Vec<_>>());
+        let other = scope.spawn(move || right.iter().map(conclude).collect::<Vec<_>>());
         all.extend(left.iter().map(conclude));
         match other.join() {
             Ok(rest) => all.extend(rest),

@@ -4,7 +4,9 @@
 //! the same file system whose root is the device's or lies in it is a reference. The mounts of one file system are
 //! looked through once, however many devices share it.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
@@ -23,73 +25,107 @@ use crate::{ActualDevice, ActualVolume, Leftover, RecordState, VolumeState};
 /// the volume's own.
 pub(super) const LOCAL: &str = "kubernetes.io/local-volume";
 
+/// Devices, and where in the list each path's is. Paths are told apart as text: comparing them part by part costs more than
+/// all else here.
+#[derive(Default)]
+struct Devices {
+    list: Vec<ActualDevice>,
+    places: HashMap<OsString, usize>,
+}
+
+impl Devices {
+    fn contains(&self, path: &Path) -> bool {
+        self.places.contains_key(path.as_os_str())
+    }
+
+    fn add(&mut self, device: ActualDevice) {
+        match self.places.entry(device.path.clone().into_os_string()) {
+            Entry::Vacant(place) => {
+                place.insert(self.list.len());
+                self.list.push(device);
+            }
+            // Both are kept and shown, neither is acted on.
+            Entry::Occupied(place) => {
+                let why = format!("two records have the global path {}", device.path.display());
+                self.list[*place.get()].conflict.get_or_insert_with(|| why.clone());
+                self.list.push(ActualDevice { conflict: Some(why), ..device });
+            }
+        }
+    }
+}
+
 /// Finds and concludes the devices. Mounts below the root that are no device's and no pod's come back as leftovers.
 pub(super) fn conclude(context: &Context<'_>, volumes: &[ActualVolume]) -> (Vec<ActualDevice>, Vec<Leftover>) {
     let root = context.mounts.root;
-    let mut devices: BTreeMap<PathBuf, ActualDevice> = BTreeMap::new();
-    for record in &context.evidence.records.records {
-        let Record::DeviceMount(record) = record else { continue };
-        let device = with_record(context, record);
-        let mut path = device.path.clone();
-        if let Some(other) = devices.get_mut(&path) {
-            // Both are kept and shown, neither is acted on.
-            let why = format!("two records have the global path {}", path.display());
-            other.conflict.get_or_insert_with(|| why.clone());
-            path.push(device.unique_name.as_ref().map_or("", |n| n.as_str()));
-            devices.insert(path, ActualDevice { conflict: Some(why), ..device });
-            continue;
-        }
-        devices.insert(path, device);
+    let records: Vec<&DeviceMount> = context
+        .evidence
+        .records
+        .records
+        .iter()
+        .filter_map(|record| match record {
+            Record::DeviceMount(record) => Some(record),
+            Record::PodVolume(_) | Record::PodCheckpoint(_) | Record::Driver(_) => None,
+        })
+        .collect();
+    let mut devices = Devices::default();
+    for device in super::on_two_threads(&records, |record| with_record(context, record)) {
+        devices.add(device);
     }
     let mut leftovers = vec![];
     let mut deeper = vec![];
+    let mut unknown = vec![];
     let pods = root.join(layout::PODS);
-    let mut last: Option<&Path> = None;
+    let mut last: Option<&OsStr> = None;
     for mount in context.mounts.table.under(root) {
         let point = mount.point();
-        // The pods' own mounts, nearly all; as text, since taking paths apart costs more than all else here.
-        let below_pods = point.as_os_str().as_bytes().strip_prefix(pods.as_os_str().as_bytes());
-        if below_pods.is_some_and(|rest| rest.first() == Some(&b'/')) {
+        // The pods' own mounts, nearly all.
+        if below(&pods, point).is_some() || last == Some(point.as_os_str()) || devices.contains(point) {
             continue;
         }
-        if last == Some(point) || devices.contains_key(point) {
-            continue;
-        }
-        last = Some(point);
+        last = Some(point.as_os_str());
         if point.strip_prefix(root).ok().and_then(MapPlace::of).is_some() {
             // A block volume's.
             continue;
         }
         match point.strip_prefix(root).ok().and_then(global) {
-            Some((plugin, rel)) => {
-                devices.insert(point.to_path_buf(), without_record(context, plugin, rel));
-            }
+            Some(found) => unknown.push(found),
             None => deeper.push(point),
         }
     }
+    // Both are sorted by path, and may name the same ones.
     for folder in context.evidence.tree.iter().flat_map(|t| &t.global_folders) {
-        let path = root.join(folder);
-        if let Some((plugin, rel)) = global(folder)
-            && !devices.contains_key(&path)
-        {
-            devices.insert(path, without_record(context, plugin, rel));
+        if !devices.contains(&root.join(folder)) {
+            unknown.extend(global(folder));
         }
+    }
+    unknown.sort_unstable_by(|a, b| a.1.as_str().cmp(b.1.as_str()));
+    unknown.dedup_by(|a, b| a.1 == b.1);
+    let without = super::on_two_threads(&unknown, |(plugin, rel)| without_record(context, plugin.clone(), rel.clone()));
+    for device in without {
+        devices.add(device);
     }
     for point in deeper {
         // Some drivers stage below the path that they were given.
         let device = |path: &Path| {
-            devices.contains_key(path)
+            devices.contains(path)
                 || path.strip_prefix(root).is_ok_and(|rel| global(rel).is_some_and(|(p, _)| p.as_str() == layout::CSI))
         };
         if !point.ancestors().skip(1).any(device) && !is_published(root, point, volumes) {
             leftovers.push(stale(point, None));
         }
     }
-    let mut devices: Vec<_> = devices.into_values().collect();
-    users_by_record(context, &mut devices, volumes);
-    users_by_table(&context.mounts, &mut devices);
-    devices.sort_unstable_by(|a, b| (&a.unique_name, &a.path).cmp(&(&b.unique_name, &b.path)));
-    (devices, leftovers)
+    let Devices { mut list, places } = devices;
+    users_by_record(context, &mut list, volumes);
+    users_by_table(&context.mounts, &mut list, &places);
+    list.sort_unstable_by(|a, b| (&a.unique_name, &a.path).cmp(&(&b.unique_name, &b.path)));
+    (list, leftovers)
+}
+
+/// What is below a folder, as text.
+fn below<'p>(folder: &Path, path: &'p Path) -> Option<&'p [u8]> {
+    let folder = folder.as_os_str().as_bytes();
+    let rest = path.as_os_str().as_bytes().strip_prefix(folder)?;
+    if folder.ends_with(b"/") { Some(rest) } else { rest.strip_prefix(b"/") }
 }
 
 /// Whether a driver published a block volume of these at this path, from where it is bound for its pod.
@@ -272,35 +308,38 @@ fn users_by_record(context: &Context<'_>, devices: &mut [ActualDevice], volumes:
     if devices.is_empty() {
         return;
     }
-    let mut by_name: HashMap<&str, BTreeSet<&PodUid>> = HashMap::new();
-    let mut by_path: HashMap<PathBuf, BTreeSet<&PodUid>> = HashMap::new();
+    let mut by_name: HashMap<&str, Vec<&PodUid>> = HashMap::new();
+    let mut by_path: HashMap<&[u8], Vec<&PodUid>> = HashMap::new();
     for volume in volumes {
         if let Some(name) = &volume.unique_name {
-            by_name.entry(name.as_str()).or_default().insert(&volume.key.pod);
+            by_name.entry(name.as_str()).or_default().push(&volume.key.pod);
         }
         if let Some(path) = volume.record.as_ref().and_then(|r| r.device_mount_path.as_ref()) {
-            by_path.entry(path.below(context.mounts.root)).or_default().insert(&volume.key.pod);
+            by_path.entry(path.as_str().as_bytes()).or_default().push(&volume.key.pod);
         }
     }
     for device in devices {
         let named = device.unique_name.as_ref().and_then(|n| by_name.get(n.as_str()));
-        let users = named.into_iter().chain(by_path.get(&device.path)).flatten();
+        let placed = below(context.mounts.root, &device.path).and_then(|path| by_path.get(path));
+        let users = named.into_iter().chain(placed).flatten();
         device.users.extend(users.map(|pod| (*pod).clone()));
     }
 }
 
-fn users_by_table(mounts: &Mounts<'_>, devices: &mut [ActualDevice]) {
-    let paths: BTreeSet<PathBuf> = devices.iter().map(|d| d.path.clone()).collect();
-    let mut roots: HashMap<Device, HashMap<PathBuf, Vec<usize>>> = HashMap::new();
+/// `places`: the devices' paths.
+fn users_by_table(mounts: &Mounts<'_>, devices: &mut [ActualDevice], places: &HashMap<OsString, usize>) {
+    let mut roots: HashMap<Device, HashMap<&OsStr, Vec<usize>>> = HashMap::new();
     for (index, device) in devices.iter().enumerate() {
         if let Some(top) = mounts.stack(&device.path).last() {
-            roots.entry(top.device()).or_default().entry(top.root().to_path_buf()).or_default().push(index);
+            roots.entry(top.device()).or_default().entry(top.root().as_os_str()).or_default().push(index);
         }
     }
-    for (number, roots) in roots {
-        for mount in mounts.table.of_device(number) {
-            let Some(users) = mount.root().ancestors().find_map(|root| roots.get(root)) else { continue };
-            match reference(mounts, mount, &|point| paths.contains(point)) {
+    if !roots.is_empty() {
+        let pods = mounts.root.join(layout::PODS);
+        for mount in mounts.table.iter() {
+            let Some(roots) = roots.get(&mount.device()) else { continue };
+            let Some(users) = mount.root().ancestors().find_map(|root| roots.get(root.as_os_str())) else { continue };
+            match reference(mounts, mount, &pods, &|point| places.contains_key(point.as_os_str())) {
                 Reference::None => {}
                 Reference::Pod(pod) => {
                     for i in users {
@@ -331,15 +370,14 @@ enum Reference {
     Other,
 }
 
-fn reference(mounts: &Mounts<'_>, mount: Mount<'_>, is_global: &dyn Fn(&Path) -> bool) -> Reference {
+fn reference(mounts: &Mounts<'_>, mount: Mount<'_>, pods: &Path, is_global: &dyn Fn(&Path) -> bool) -> Reference {
     let point = mount.point();
     if is_global(point) {
         return Reference::None;
     }
-    let pods = mounts.root.join(layout::PODS);
     let uid = |point: &Path| {
-        let first = point.strip_prefix(&pods).ok()?.iter().next()?.to_str()?;
-        PodUid::new(first).ok()
+        let first = below(pods, point)?.split(|&b| b == b'/').next()?;
+        PodUid::new(std::str::from_utf8(first).ok()?).ok()
     };
     if let Some(pod) = uid(point) {
         return Reference::Pod(pod);
@@ -357,11 +395,12 @@ pub(crate) fn references(table: &MountTable, root: &Path, path: &Path) -> Vec<Pa
     let mounts = Mounts::new(table, root);
     let stack = mounts.stack(path);
     let Some(top) = stack.last() else { return vec![] };
+    let pods = root.join(layout::PODS);
     let mut found: Vec<PathBuf> = table
         .of_device(top.device())
         .into_iter()
         .filter(|m| m.root().starts_with(top.root()))
-        .filter(|m| !matches!(reference(&mounts, *m, &|point| is_global(root, point)), Reference::None))
+        .filter(|m| !matches!(reference(&mounts, *m, &pods, &|point| is_global(root, point)), Reference::None))
         .map(|m| m.point().to_path_buf())
         .collect();
     found.sort_unstable();
