@@ -2,8 +2,8 @@
 
 use std::cell::RefCell;
 
-use refloat_record::{DeviceMount, Record, RecordKey, RecordedMount, Verbatim};
-use refloat_volume::{DeviceAnnouncer, DeviceOutcome, MountDevice, Presence, Problem, UnmountDevice, VolumeError};
+use refloat_record::{DeviceMount, Record, RecordedMount, Verbatim};
+use refloat_volume::{DeviceAnnouncer, DeviceOutcome, MountDevice, Presence, Problem, VolumeError};
 
 use super::{Executor, Job, Journal, Success};
 use crate::DesiredVolume;
@@ -98,11 +98,7 @@ pub(super) fn run(
         Err(error) => {
             if own && *announced.done.borrow() && super::set_up::is_over(&error, by_driver) {
                 let record = &*announced.record.borrow();
-                let undone = plugin
-                    .unmount_device(&UnmountDevice { host, record, trusted: true })
-                    .and_then(|()| executor.check_unmounted(path))
-                    .and_then(|()| journal.remove(RecordKey::DeviceMount(record.unique_name.clone())));
-                if let Err(error) = undone {
+                if let Err(error) = super::unmount_device::undo(executor, journal, plugin, record, true) {
                     tracing::warn!(
                         device = %record.unique_name,
                         error = %error.problem().message,

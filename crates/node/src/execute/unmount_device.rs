@@ -1,7 +1,7 @@
 //! UnmountDevice: one more look for users, unmount, a look into the mount table, and the record last.
 
 use refloat_record::{DeviceMount, Record, RecordKey};
-use refloat_volume::{Problem, UnmountDevice, VolumeError};
+use refloat_volume::{Plugin, Problem, UnmountDevice, VolumeError};
 
 use super::{Executor, Journal, Success};
 use crate::reconstruct;
@@ -33,11 +33,23 @@ pub(super) fn run(
     if trusted && record.confirmed {
         journal.put(Record::DeviceMount(DeviceMount { confirmed: false, ..record.clone() }))?;
     }
+    undo(executor, journal, plugin, record, trusted)?;
+    Ok(Success::Done)
+}
+
+/// Unmounts it, looks whether that is true, and removes what is left, the record last.
+pub(super) fn undo(
+    executor: &Executor,
+    journal: &Journal<'_>,
+    plugin: &dyn Plugin,
+    record: &DeviceMount,
+    trusted: bool,
+) -> Result<(), VolumeError> {
+    let (host, path) = (&executor.host, &record.device_mount_path);
     plugin.unmount_device(&UnmountDevice { host, record, trusted })?;
     executor.check_unmounted(path)?;
     if let Some(above) = path.as_path().parent() {
         host.root.remove_empty_dirs_up(above, PLUGINS.as_ref()).map_err(VolumeError::Remove)?;
     }
-    journal.remove(RecordKey::DeviceMount(record.unique_name.clone()))?;
-    Ok(Success::Done)
+    journal.remove(RecordKey::DeviceMount(record.unique_name.clone()))
 }

@@ -2,39 +2,26 @@
 
 use std::path::{Path, PathBuf};
 
-use refloat_node::VolumeState;
 use refloat_test_csi_driver::{Action, Fault};
 use refloat_test_support::{Outcome, Skip};
 
-use crate::stage::{pod, volume};
-use crate::world::{DRIVER, World, assert_mounted, claim, csi_driver};
+use crate::stage::volume;
+use crate::world::{DRIVER, Kind, World, assert_mounted, csi_driver};
 
 refloat_test_support::tests!(
     a_block_volume_from_set_up_to_gone,
     two_pods_share_a_block_volume,
     a_driver_that_does_not_stage_block_volumes,
-    a_crash_of_the_driver_at_a_block_volume,
     a_reboot_with_a_block_volume,
     a_block_volume_is_asked_for_again,
-    every_code_at_a_block_volume,
     a_lie_about_a_block_volume,
     records_of_a_block_volume_are_lost,
 );
 
-fn block_claim() -> String {
-    let text = claim("pv", DRIVER, "h1", "", ", volumeMode: Block").replace(", fsType: ext4", "");
-    text.replace("accessModes: [ReadWriteOnce],", "accessModes: [ReadWriteMany],")
-}
-
-fn block_pod(uid: &str) -> String {
-    let text = pod(uid, "  - {name: data, persistentVolumeClaim: {claimName: pv}}\n");
-    text.replace("{name: c, image: i}", "{name: c, image: i, volumeDevices: [{name: data, devicePath: /dev/x}]}")
-}
-
 fn one_block_volume() -> Result<World, Skip> {
     let world = World::new()?;
-    world.stage.manifest("pv.yaml", &block_claim());
-    world.stage.manifest("pod.yaml", &block_pod("u1"));
+    world.stage.manifest("pv.yaml", &Kind::Block.claim());
+    world.stage.manifest("pod.yaml", &Kind::Block.pod("u1"));
     assert_mounted(volume(&world.stage.settle_well(), "pv"));
     Ok(world)
 }
@@ -70,7 +57,7 @@ fn a_block_volume_from_set_up_to_gone() -> Outcome {
     assert_eq!(world.done(), ["Stage", "Publish"], "nothing is asked twice");
     world.end(&["pod.yaml"]);
     assert_eq!(world.done(), ["Stage", "Publish", "Unpublish", "Unstage"]);
-    world.stage.manifest("pod.yaml", &block_pod("u2"));
+    world.stage.manifest("pod.yaml", &Kind::Block.pod("u2"));
     world.stage.settle_well();
     assert_eq!(&read(&link(&world, "u2")), b"data");
     world.end(&["pod.yaml"]);
@@ -79,7 +66,7 @@ fn a_block_volume_from_set_up_to_gone() -> Outcome {
 
 fn two_pods_share_a_block_volume() -> Outcome {
     let world = one_block_volume()?;
-    world.stage.manifest("other.yaml", &block_pod("u2"));
+    world.stage.manifest("other.yaml", &Kind::Block.pod("u2"));
     world.stage.settle_well();
     write(&link(&world, "u1"));
     assert_eq!(&read(&link(&world, "u2")), b"data");
@@ -94,26 +81,11 @@ fn two_pods_share_a_block_volume() -> Outcome {
 
 fn a_driver_that_does_not_stage_block_volumes() -> Outcome {
     let world = World::with(|options| options.no_stage = true)?;
-    world.stage.manifest("pv.yaml", &block_claim());
-    world.stage.manifest("pod.yaml", &block_pod("u1"));
+    world.stage.manifest("pv.yaml", &Kind::Block.claim());
+    world.stage.manifest("pod.yaml", &Kind::Block.pod("u1"));
     assert_mounted(volume(&world.stage.settle_well(), "pv"));
     world.end(&["pod.yaml"]);
     assert_eq!(world.done(), ["Publish", "Unpublish"]);
-    Ok(())
-}
-
-fn a_crash_of_the_driver_at_a_block_volume() -> Outcome {
-    for call in ["NodeStageVolume", "NodePublishVolume"] {
-        let mut world = World::new()?;
-        world.driver.faults().order(call, &Fault::once(Action::CrashAfter)).unwrap();
-        world.stage.manifest("pv.yaml", &block_claim());
-        world.stage.manifest("pod.yaml", &block_pod("u1"));
-        let outcome = world.stage.settle();
-        assert!(outcome.actual.volumes.iter().all(|v| v.state != VolumeState::Mounted), "{call}");
-        world.driver.restart(|_| {}).unwrap();
-        assert_mounted(volume(&world.stage.settle_well(), "pv"));
-        world.end(&["pod.yaml"]);
-    }
     Ok(())
 }
 
@@ -133,40 +105,13 @@ fn a_reboot_with_a_block_volume() -> Outcome {
     Ok(())
 }
 
-fn every_code_at_a_block_volume() -> Outcome {
-    let world = World::new()?;
-    world.stage.manifest("pv.yaml", &block_claim());
-    for call in ["NodeStageVolume", "NodePublishVolume", "NodeUnpublishVolume", "NodeUnstageVolume"] {
-        for code in [4, 5, 13] {
-            let action = Action::Code { code, message: "as ordered".into() };
-            let undoing = call.starts_with("NodeUn");
-            world.stage.manifest("pod.yaml", &block_pod("u1"));
-            if undoing {
-                assert_mounted(volume(&world.stage.settle_well(), "pv"));
-                world.stage.remove_manifest("pod.yaml");
-            }
-            world.driver.faults().order(call, &Fault::always(action)).unwrap();
-            assert!(!world.stage.settle().failures.is_empty(), "{call} {code}");
-            world.driver.faults().withdraw_all().unwrap();
-            let outcome = world.stage.settle_well();
-            if !undoing {
-                assert_mounted(volume(&outcome, "pv"));
-                world.stage.remove_manifest("pod.yaml");
-                world.stage.settle_well();
-            }
-            world.assert_clean();
-        }
-    }
-    Ok(())
-}
-
 /// B28.
 fn records_of_a_block_volume_are_lost() -> Outcome {
     for no_stage in [false, true] {
         for wanted in [false, true] {
             let world = World::with(|options| options.no_stage = no_stage)?;
-            world.stage.manifest("pv.yaml", &block_claim());
-            world.stage.manifest("pod.yaml", &block_pod("u1"));
+            world.stage.manifest("pv.yaml", &Kind::Block.claim());
+            world.stage.manifest("pod.yaml", &Kind::Block.pod("u1"));
             world.stage.settle_well();
             crate::foreign::lose_records(&world);
             if wanted {
@@ -185,8 +130,8 @@ fn records_of_a_block_volume_are_lost() -> Outcome {
 fn a_lie_about_a_block_volume() -> Outcome {
     for call in ["NodePublishVolume", "NodeUnpublishVolume"] {
         let world = World::new()?;
-        world.stage.manifest("pv.yaml", &block_claim());
-        world.stage.manifest("pod.yaml", &block_pod("u1"));
+        world.stage.manifest("pv.yaml", &Kind::Block.claim());
+        world.stage.manifest("pod.yaml", &Kind::Block.pod("u1"));
         let undoing = call == "NodeUnpublishVolume";
         if undoing {
             world.stage.settle_well();

@@ -10,8 +10,11 @@
 #![allow(clippy::unused_self)]
 
 mod block;
+mod codes;
+mod crashes;
 mod faults;
 mod foreign;
+mod hangs;
 mod life;
 mod restart;
 mod said;
@@ -26,8 +29,11 @@ fn main() -> ExitCode {
     refloat_test_csi_driver::run_if_driver();
     refloat_test_support::in_one_namespace(&[
         block::TESTS,
+        codes::TESTS,
+        crashes::TESTS,
         faults::TESTS,
         foreign::TESTS,
+        hangs::TESTS,
         life::TESTS,
         restart::TESTS,
         said::TESTS,

@@ -2,19 +2,16 @@
 
 use refloat_node::VolumeState;
 use refloat_record::Record;
-use refloat_test_csi_driver::{Action, Fault};
 use refloat_test_support::Outcome;
 
-use crate::stage::{pod, volume, wait_for};
-use crate::world::{DRIVER, World, assert_mounted, claim, codes, one_volume, pod_with, start};
+use crate::stage::{volume, wait_for};
+use crate::world::{DRIVER, World, assert_mounted, codes, one_volume, pod_with};
 
 refloat_test_support::tests!(
     a_driver_that_is_away_when_its_pod_goes,
     a_driver_that_comes_back_at_another_socket,
     a_driver_that_was_renamed,
     a_driver_that_answers_without_having_registered,
-    volumes_wait_for_their_driver_and_no_other,
-    a_crash_between_work_and_answer,
     a_reboot_with_the_pod,
     a_reboot_without_the_pod,
     files_from_before_a_reboot_are_kept,
@@ -95,71 +92,6 @@ fn a_driver_that_answers_without_having_registered() -> Outcome {
     world.driver.restart(|options| options.registration = None).unwrap();
     let _ = std::fs::remove_file(world.stage.root("plugins_registry").join(format!("{DRIVER}-reg.sock")));
     world.end(&["pod.yaml"]);
-    Ok(())
-}
-
-fn volumes_wait_for_their_driver_and_no_other() -> Outcome {
-    let world = World::new()?;
-    let other = start(&world.stage, "other.test", |_| {});
-    // More than there are workers.
-    let hung: Vec<_> = (0..8).map(|n| format!("hung-{n}")).collect();
-    let text: String = hung.iter().map(|name| claim(name, DRIVER, name, "", "")).collect();
-    world.stage.manifest("hung.yaml", &text);
-    let entry = |name: &String| format!("  - {{name: {name}, persistentVolumeClaim: {{claimName: {name}}}}}\n");
-    world.driver.freeze().unwrap();
-    let running = world.stage.run();
-    world.stage.manifest("a.yaml", &pod("u1", &hung.iter().map(entry).collect::<String>()));
-    std::thread::sleep(std::time::Duration::from_millis(500));
-    let begun = std::time::Instant::now();
-    world.stage.manifest("b.yaml", &(claim("pv", "other.test", "h1", "", "") + &pod_with("u2", "pv")));
-    world.stage.manifest("c.yaml", &pod("u3", "  - {name: e, emptyDir: {medium: Memory}}\n"));
-    wait_for("the other driver's volume", || world.stage.is_mounted(&crate::world::target("u2", "pv")));
-    wait_for("an emptyDir", || world.stage.is_mounted("pods/u3/volumes/kubernetes.io~empty-dir/e"));
-    // A format and two mounts; the calls of the driver that hangs take 16 s.
-    assert!(begun.elapsed().as_secs() < 8, "{:?}", begun.elapsed());
-    world.driver.thaw().unwrap();
-    for name in &hung {
-        wait_for(name, || world.stage.is_mounted(&crate::world::target("u1", name)));
-    }
-    running.stop();
-    drop(other);
-    Ok(())
-}
-
-fn a_crash_between_work_and_answer() -> Outcome {
-    for call in ["NodeStageVolume", "NodePublishVolume", "NodeUnpublishVolume", "NodeUnstageVolume"] {
-        for action in [Action::Crash, Action::CrashAfter] {
-            let mut world = World::new()?;
-            world.stage.manifest("pv.yaml", &claim("pv", DRIVER, "h1", "", ""));
-            world.driver.faults().order(call, &Fault::once(action.clone())).unwrap();
-            let shown = format!("{call} {action:?}");
-            let mounts = call.ends_with("StageVolume") || call.ends_with("PublishVolume");
-            world.stage.manifest("pod.yaml", &pod_with("u1", "pv"));
-            if mounts {
-                world.stage.settle();
-                assert_eq!(world.driver.is_running().ok(), Some(false), "{shown}");
-                // What it made is not believed.
-                let all = world.stage.records();
-                let confirmed = all.iter().any(|record| match record {
-                    Record::DeviceMount(device) => device.confirmed && call == "NodeStageVolume",
-                    Record::PodVolume(volume) => volume.confirmed,
-                    _ => false,
-                });
-                assert!(!confirmed, "{shown}: {all:#?}");
-                world.driver.restart(|_| {}).unwrap();
-            }
-            assert_mounted(volume(&world.stage.settle_well(), "pv"));
-            world.stage.remove_manifest("pod.yaml");
-            if !mounts {
-                let outcome = world.stage.settle();
-                assert!(!outcome.failures.is_empty(), "{shown}");
-                world.driver.restart(|_| {}).unwrap();
-            }
-            world.stage.settle_well();
-            world.assert_clean();
-            assert_eq!(world.count("Unstage"), 1, "{shown}: until it succeeded, and not again");
-        }
-    }
     Ok(())
 }
 

@@ -113,6 +113,45 @@ pub fn pod_with(uid: &str, claim: &str) -> String {
     pod(uid, &format!("  - {{name: data, persistentVolumeClaim: {{claimName: {claim}}}}}\n"))
 }
 
+/// What a volume is for its pod: `pv` of the driver with the handle `h1`, and a pod that uses it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    Filesystem,
+    Block,
+}
+
+impl Kind {
+    pub const BOTH: [Self; 2] = [Self::Filesystem, Self::Block];
+
+    pub fn claim(self) -> String {
+        match self {
+            Self::Filesystem => claim("pv", DRIVER, "h1", "", ""),
+            Self::Block => claim("pv", DRIVER, "h1", "", ", volumeMode: Block")
+                .replace(", fsType: ext4", "")
+                .replace("accessModes: [ReadWriteOnce],", "accessModes: [ReadWriteMany],"),
+        }
+    }
+
+    pub fn pod(self, uid: &str) -> String {
+        let text = pod_with(uid, "pv");
+        match self {
+            Self::Filesystem => text,
+            Self::Block => text.replace(
+                "{name: c, image: i}",
+                "{name: c, image: i, volumeDevices: [{name: data, devicePath: /dev/x}]}",
+            ),
+        }
+    }
+
+    /// Where the driver publishes the volume for the pod, relative to the node root.
+    pub fn published(self, uid: &str) -> String {
+        match self {
+            Self::Filesystem => target(uid, "pv"),
+            Self::Block => format!("plugins/kubernetes.io/csi/volumeDevices/publish/pv/{uid}"),
+        }
+    }
+}
+
 /// A `CSIDriver` with this spec, in flow style.
 pub fn csi_driver(name: &str, spec: &str) -> String {
     format!("apiVersion: storage.k8s.io/v1\nkind: CSIDriver\nmetadata: {{name: {name}}}\nspec: {{{spec}}}\n---\n")
@@ -120,9 +159,14 @@ pub fn csi_driver(name: &str, spec: &str) -> String {
 
 /// A node with one pod and one volume `pv` of the driver, set up.
 pub fn one_volume() -> Result<World, Skip> {
+    one_volume_of(Kind::Filesystem)
+}
+
+/// The same with a volume of this kind.
+pub fn one_volume_of(kind: Kind) -> Result<World, Skip> {
     let world = World::new()?;
-    world.stage.manifest("pv.yaml", &claim("pv", DRIVER, "h1", "", ""));
-    world.stage.manifest("pod.yaml", &pod_with("u1", "pv"));
+    world.stage.manifest("pv.yaml", &kind.claim());
+    world.stage.manifest("pod.yaml", &kind.pod("u1"));
     let outcome = world.stage.settle_well();
     assert_mounted(volume(&outcome, "pv"));
     Ok(world)

@@ -104,8 +104,16 @@ impl Stage {
         rustix::mount::mount("by-hand", target, "tmpfs", MountFlags::empty(), options).unwrap();
     }
 
+    /// A program that another test is about to start has, until it runs, all that this process has open: so it may be
+    /// busy for a moment.
     pub fn unmount(&self, path: &Path) {
-        rustix::mount::unmount(path, UnmountFlags::empty()).unwrap();
+        wait_for("a mount that nobody uses", || match rustix::mount::unmount(path, UnmountFlags::empty()) {
+            Err(rustix::io::Errno::BUSY) => false,
+            unmounted => {
+                unmounted.unwrap();
+                true
+            }
+        });
     }
 
     /// What a reboot leaves: files, and no mount.

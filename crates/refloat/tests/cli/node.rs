@@ -60,11 +60,26 @@ impl Ran {
     }
 }
 
+/// A folder of this process's own. One that was killed leaves its folder, and its number is given out again.
+fn make_folder() -> Result<PathBuf> {
+    let name = format!("refloat-test-{}", std::process::id());
+    let mut tried = 0;
+    loop {
+        let folder = std::env::temp_dir().join(if tried == 0 { name.clone() } else { format!("{name}-{tried}") });
+        match std::fs::create_dir(&folder) {
+            Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists && tried < 1000 => tried += 1,
+            made => {
+                made.with_context(|| format!("cannot make {}", folder.display()))?;
+                return Ok(folder);
+            }
+        }
+    }
+}
+
 impl Node {
     /// Makes the folders. `binary` is the `refloat` to run.
     pub(crate) fn new(binary: &Path) -> Result<Self> {
-        let folder = std::env::temp_dir().join(format!("refloat-test-{}", std::process::id()));
-        std::fs::create_dir(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
+        let folder = make_folder()?;
         // As the mount table spells it.
         let folder = NodeRoot::open(&folder)?.path().to_owned();
         let node = Self {

@@ -60,11 +60,8 @@ pub(super) fn conclude(context: &Context<'_>, found: &Found<'_>, record: &PodVol
             VolumeMode::Block if !plugin.capabilities().block => c.conflict = Some(cannot_block(&record.plugin)),
             VolumeMode::Block => {
                 c.judge_block(&who, context, found, record, matched, same_boot);
-                let unconfirmed = !(record.confirmed && same_boot);
-                if plugin.capabilities().presence == Presence::Driver && unconfirmed && c.state == VolumeState::Mounted
-                {
-                    c.state = VolumeState::Uncertain;
-                    c.reason = "it is mapped, and its driver has not confirmed that it is published".into();
+                if plugin.capabilities().presence == Presence::Driver && c.conflict.is_none() {
+                    c.judge_published(record.confirmed, same_boot);
                 }
             }
         }
@@ -282,6 +279,21 @@ impl Conclusion {
             }
             (false, _) => (VolumeState::NotMounted, "it was mapped in another boot".into()),
         };
+    }
+
+    /// What its driver has not confirmed is uncertain, whatever is mapped: it may have been published, or be about to be.
+    /// Nothing is published any more after a reboot.
+    fn judge_published(&mut self, confirmed: bool, same_boot: bool) {
+        self.reason = match self.state {
+            VolumeState::Mounted if !(confirmed && same_boot) => {
+                "it is mapped, and its driver has not confirmed that it is published".into()
+            }
+            VolumeState::NotMounted if !confirmed && same_boot => {
+                "its driver has not confirmed that it is published, or may have begun to undo it".into()
+            }
+            _ => return,
+        };
+        self.state = VolumeState::Uncertain;
     }
 
     /// The volume's subPath mounts: those of the record, then those that only the table knows.
