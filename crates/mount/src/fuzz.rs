@@ -101,29 +101,14 @@ fn look_up(table: &MountTable, mount: Mount<'_>) {
 
 #[cfg(test)]
 mod tests {
-    /// Files without a dot in their names are what a fuzzer left there.
-    fn corpus(target: &str, check: impl Fn(&[u8])) {
-        let folder = format!("{}/../../fuzz/corpus/{target}", env!("CARGO_MANIFEST_DIR"));
-        let mut count = 0;
-        for entry in std::fs::read_dir(folder).unwrap() {
-            let path = entry.unwrap().path();
-            if path.extension().is_some() {
-                println!("{}", path.display());
-                check(&std::fs::read(path).unwrap());
-                count += 1;
-            }
-        }
-        assert!(count > 0, "there are seeds for {target}");
-    }
-
     #[test]
     fn seeds_of_mountinfo() {
-        corpus("mountinfo", super::mountinfo);
+        refloat_test_support::corpus(env!("CARGO_MANIFEST_DIR"), "mountinfo", super::mountinfo);
     }
 
     #[test]
     fn seeds_of_unescape() {
-        corpus("unescape", super::escapes);
+        refloat_test_support::corpus(env!("CARGO_MANIFEST_DIR"), "unescape", super::escapes);
     }
 
     proptest::proptest! {

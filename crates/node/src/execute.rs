@@ -5,6 +5,7 @@
 //! store is never older than the store.
 
 mod admit_pod;
+mod announced;
 mod forget_pod;
 mod mount_device;
 mod set_up;

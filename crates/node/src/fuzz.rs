@@ -89,19 +89,8 @@ fn as_admitted(desired: &Desired, read: &Folder, plugins: &Plugins) {
 
 #[cfg(test)]
 mod tests {
-    /// Files without a dot in their names are what a fuzzer left there.
     #[test]
     fn seeds_of_manifest() {
-        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fuzz/corpus/manifest");
-        let mut count = 0;
-        for entry in std::fs::read_dir(folder).unwrap() {
-            let path = entry.unwrap().path();
-            if path.extension().is_some() {
-                println!("{}", path.display());
-                super::manifest(&std::fs::read(path).unwrap());
-                count += 1;
-            }
-        }
-        assert!(count > 0, "there are seeds");
+        refloat_test_support::corpus(env!("CARGO_MANIFEST_DIR"), "manifest", super::manifest);
     }
 }

@@ -65,6 +65,18 @@ pub enum Record {
     Driver(Driver),
 }
 
+impl From<DeviceMount> for Record {
+    fn from(record: DeviceMount) -> Self {
+        Self::DeviceMount(record)
+    }
+}
+
+impl From<PodVolume> for Record {
+    fn from(record: PodVolume) -> Self {
+        Self::PodVolume(record)
+    }
+}
+
 /// What identifies a record: there is at most one with a given key in a store.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum RecordKey {

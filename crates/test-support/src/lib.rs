@@ -1,17 +1,20 @@
-//! What the test programs that mount (`harness = false`) share. For development alone; no crate of the product uses it.
+//! What tests share, above all the programs that mount (`harness = false`). For development alone; no crate of the product uses it.
 //!
 //! - [`in_one_namespace`]: all tests in this process, in a private mount namespace, on a tmpfs of their own.
 //! - [`in_one_process_each`]: a process and a namespace for each test.
 //! - [`as_nobody`]: the same program once more, as an ordinary user.
+//! - [`corpus`]: the seeds of a fuzz target.
 //!
 //! A test that cannot run prints `skipped: NAME: REASON` and passes; `cargo xtask test` counts such lines.
 
+mod corpus;
 mod namespace;
 mod processes;
 mod skip;
 
 pub use libtest_mimic::{Arguments, Failed, Trial};
 
+pub use corpus::corpus;
 pub use namespace::{base, enter, in_one_namespace, run};
 pub use processes::{as_nobody, in_one_process_each, is_as_nobody};
 pub use skip::{Outcome, Run, Skip, Test, Verdict, skip, trial};

@@ -1,10 +1,9 @@
 //! MountDevice: record, global mount, and a look into the mount table whether it is true.
 
-use std::cell::RefCell;
+use refloat_record::{DeviceMount, Record, Verbatim};
+use refloat_volume::{DeviceOutcome, MountDevice, Presence, Problem, VolumeError};
 
-use refloat_record::{DeviceMount, Record, RecordedMount, Verbatim};
-use refloat_volume::{DeviceAnnouncer, DeviceOutcome, MountDevice, Presence, Problem, VolumeError};
-
+use super::announced::Announced;
 use super::{Executor, Job, Journal, Success};
 use crate::DesiredVolume;
 
@@ -63,7 +62,7 @@ pub(super) fn run(
         boot_id: host.boot_id.clone(),
         provider_info: before.and_then(|r| r.provider_info.clone()),
     };
-    let announced = Announced { journal, before, record: RefCell::new(record), done: RefCell::new(false) };
+    let announced = Announced::new(journal, before, record);
     let outcome = plugin.mount_device(MountDevice {
         host,
         spec: &volume.spec,
@@ -78,7 +77,7 @@ pub(super) fn run(
     match outcome {
         Ok(DeviceOutcome::NotNeeded) => Ok(Success::NoDevice(volume.unique_name.clone())),
         Ok(DeviceOutcome::Mounted) => {
-            let mut record = announced.record.into_inner();
+            let mut record = announced.record();
             if by_driver {
                 let mount = executor.mount_at(path)?;
                 if !record.confirmed || record.mount != mount {
@@ -96,8 +95,8 @@ pub(super) fn run(
             Ok(Success::Done)
         }
         Err(error) => {
-            if own && *announced.done.borrow() && super::set_up::is_over(&error, by_driver) {
-                let record = &*announced.record.borrow();
+            if own && announced.is_written() && super::set_up::is_over(&error, by_driver) {
+                let record = &announced.record();
                 if let Err(error) = super::unmount_device::undo(executor, journal, plugin, record, true) {
                     tracing::warn!(
                         device = %record.unique_name,
@@ -108,48 +107,5 @@ pub(super) fn run(
             }
             Err(error)
         }
-    }
-}
-
-/// Makes announcements durable.
-struct Announced<'a> {
-    journal: &'a Journal<'a>,
-    before: Option<&'a DeviceMount>,
-    record: RefCell<DeviceMount>,
-    done: RefCell<bool>,
-}
-
-impl Announced<'_> {
-    /// Writes the record, unless the store has it already.
-    fn write(&self, record: DeviceMount) -> Result<(), VolumeError> {
-        let written = *self.done.borrow() && *self.record.borrow() == record;
-        if !written && (*self.done.borrow() || self.before != Some(&record)) {
-            self.journal.put(Record::DeviceMount(record.clone()))?;
-            *self.done.borrow_mut() = true;
-        }
-        *self.record.borrow_mut() = record;
-        Ok(())
-    }
-}
-
-impl DeviceAnnouncer for Announced<'_> {
-    fn announce_call(&self, provider_info: Verbatim) -> Result<(), VolumeError> {
-        let mut record = self.record.borrow().clone();
-        record.provider_info = Some(provider_info);
-        record.confirmed = false;
-        self.write(record)
-    }
-
-    fn announce(
-        &self,
-        device: Option<String>,
-        mount: Option<RecordedMount>,
-        provider_info: Option<Verbatim>,
-    ) -> Result<(), VolumeError> {
-        let mut record = self.record.borrow().clone();
-        record.device = device;
-        record.mount = mount;
-        record.provider_info = provider_info;
-        self.write(record)
     }
 }

@@ -1,11 +1,10 @@
 //! SetUp: record, volume, subPaths, and a look into the mount table whether it is true.
 
-use std::cell::RefCell;
-
 use refloat_csi::Outcome;
-use refloat_record::{PodVolume, Record, RecordedBlock, RecordedMount, RelPath, Verbatim, VolumeMode};
-use refloat_volume::{Announcer, Plugin, Presence, Problem, SetUp, TearDown, VolumeError, block, sub_path};
+use refloat_record::{PodVolume, Record, RecordedMount, RelPath, VolumeMode};
+use refloat_volume::{Plugin, Presence, Problem, SetUp, TearDown, VolumeError, block, sub_path};
 
+use super::announced::Announced;
 use super::{Adopt, Executor, Job, Journal, Success};
 use crate::DesiredVolume;
 use crate::plan::digest;
@@ -52,8 +51,7 @@ pub(super) fn run(
         (None, None) => true,
         (_, Some(_)) => false,
     };
-    let announced =
-        Announced { journal, before: stored.as_ref(), record: RefCell::new(record), done: RefCell::new(false) };
+    let announced = Announced::new(journal, stored.as_ref(), record);
     let result = plugin.set_up(SetUp {
         host,
         pod: &volume.pod,
@@ -72,12 +70,12 @@ pub(super) fn run(
     if let Err(error) = result {
         // What lay there before may be in use, and a driver told to undo it would take it away.
         let own = before.is_none() && (untouched || !by_driver);
-        if own && *announced.done.borrow() && is_over(&error, by_driver) {
-            undo(executor, journal, plugin, &announced.record.borrow(), untouched);
+        if own && announced.is_written() && is_over(&error, by_driver) {
+            undo(executor, journal, plugin, &announced.record(), untouched);
         }
         return Err(error);
     }
-    let mut record = announced.record.into_inner();
+    let mut record = announced.record();
     if by_driver && record.block.is_none() {
         // What the driver made is what the table shows now; it may be nothing.
         let mount = volume.path.as_ref().map(|path| executor.mount_at(path)).transpose()?.flatten();
@@ -205,51 +203,6 @@ fn record_for(executor: &Executor, job: &Job, volume: &DesiredVolume) -> Result<
         boot_id: executor.host.boot_id.clone(),
         provider_info: before.and_then(|r| r.provider_info.clone()),
     })
-}
-
-/// Makes announcements durable.
-struct Announced<'a> {
-    journal: &'a Journal<'a>,
-    before: Option<&'a PodVolume>,
-    record: RefCell<PodVolume>,
-    /// Whether a record was written.
-    done: RefCell<bool>,
-}
-
-impl Announcer for Announced<'_> {
-    fn announce_call(&self, provider_info: Verbatim) -> Result<(), VolumeError> {
-        let mut record = self.record.borrow().clone();
-        record.provider_info = Some(provider_info);
-        record.confirmed = false;
-        self.write(record)
-    }
-
-    fn announce(&self, mount: Option<RecordedMount>, provider_info: Option<Verbatim>) -> Result<(), VolumeError> {
-        let mut record = self.record.borrow().clone();
-        record.mount = mount;
-        record.provider_info = provider_info;
-        self.write(record)
-    }
-
-    fn announce_block(&self, block: RecordedBlock, provider_info: Option<Verbatim>) -> Result<(), VolumeError> {
-        let mut record = self.record.borrow().clone();
-        record.block = Some(block);
-        record.provider_info = provider_info;
-        self.write(record)
-    }
-}
-
-impl Announced<'_> {
-    /// Writes the record, unless the store has it already.
-    fn write(&self, record: PodVolume) -> Result<(), VolumeError> {
-        let written = *self.done.borrow() && *self.record.borrow() == record;
-        if !written && (*self.done.borrow() || self.before != Some(&record)) {
-            self.journal.put(Record::PodVolume(record.clone()))?;
-            *self.done.borrow_mut() = true;
-        }
-        *self.record.borrow_mut() = record;
-        Ok(())
-    }
 }
 
 /// Undoes a first SetUp that failed, so that a volume that cannot be set up leaves nothing behind. What cannot be undone
