@@ -1,13 +1,14 @@
 //! The CSI drivers of the node: what the manager hears of them, and what it writes down.
 
+use std::collections::BTreeSet;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use refloat_csi::{DriverChange, Drivers, DriversOptions};
-use refloat_record::{Driver, DriverName, Record, RecordKey};
-use refloat_volume::{Problem, layout};
+use refloat_record::{Driver, DriverName, PluginName, Record, RecordKey};
+use refloat_volume::{Problem, Recorded, layout};
 use rustix::event::EventfdFlags;
 
 use super::{DRIVERS_PATIENCE, Manager, records, retry};
@@ -22,6 +23,10 @@ const REGISTRY: &str = "plugins_registry";
 /// How long a driver may take for one call, as a part of the operation's deadline: most operations make one call that takes
 /// its time, and must then have time to say what happened.
 const CALL_PART: f64 = 0.8;
+
+/// How long a driver must have been missing before it is forgotten, if nothing on this node is its own any more. Long enough
+/// for a node that was drained and switched off over the weekend to find its drivers by their sockets.
+const FORGET_AFTER: jiff::SignedDuration = jiff::SignedDuration::from_hours(7 * 24);
 
 /// What was heard since the manager last listened. Written by the watch's own thread.
 #[derive(Debug)]
@@ -88,7 +93,60 @@ impl Manager {
         for driver in gone {
             self.write_driver(driver);
         }
+        self.forget_drivers();
         self.news.drivers = true;
+    }
+
+    /// Removes the records of drivers that left this node for good.
+    fn forget_drivers(&mut self) {
+        let Some(used) = self.drivers_in_use() else { return };
+        let now = jiff::Timestamp::now();
+        let is_long_ago =
+            |since: &str| since.parse::<jiff::Timestamp>().is_ok_and(|since| now.duration_since(since) >= FORGET_AFTER);
+        let records = self.evidence.records.records.iter().filter_map(|record| match record {
+            Record::Driver(driver) => Some(driver),
+            Record::DeviceMount(_) | Record::PodVolume(_) | Record::PodCheckpoint(_) => None,
+        });
+        let stale: Vec<_> = records
+            .filter(|driver| driver.missing_since.as_deref().is_some_and(is_long_ago))
+            .filter(|driver| self.evidence.missing_drivers.contains_key(driver.name.as_str()))
+            .filter(|driver| !used.contains(driver.name.as_str()))
+            .map(|driver| driver.name.clone())
+            .collect();
+        for name in stale {
+            let key = RecordKey::Driver(name.clone());
+            if let Some(store) = &self.executor.store
+                && let Err(error) = store.remove(&key)
+            {
+                tracing::warn!(
+                    code = "RecordNotWritten",
+                    error = %refloat_volume::error_chain(&error),
+                    "the record of a CSI driver that left this node could not be removed"
+                );
+                continue;
+            }
+            tracing::info!(driver = %name, "the CSI driver has been gone for long and has nothing here: it is forgotten");
+            self.evidence.missing_drivers.remove(name.as_str());
+            let records = &mut self.evidence.records;
+            records::apply(&mut records.records, &mut records.unreadable, vec![Change::Removed(key)]);
+        }
+    }
+
+    /// The drivers that something on this node is of. None if that cannot be told for certain.
+    fn drivers_in_use(&self) -> Option<BTreeSet<String>> {
+        if self.evidence.tree.is_none() || !self.evidence.records.unreadable.is_empty() {
+            return None;
+        }
+        let of = |plugin: &PluginName, record: Option<Recorded<'_>>| {
+            if plugin.as_str() != layout::CSI {
+                return Some(None);
+            }
+            // Of what is a driver's and does not say whose, any may be the one.
+            Some(Some(self.executor.plugins.by_name(plugin)?.recorded_driver(record?)?))
+        };
+        let volumes = self.actual.volumes.iter().map(|v| of(&v.key.plugin, v.record.as_ref().map(Into::into)));
+        let devices = self.actual.devices.iter().map(|d| of(&d.plugin, d.record.as_ref().map(Into::into)));
+        volumes.chain(devices).collect::<Option<Vec<_>>>().map(|all| all.into_iter().flatten().collect())
     }
 
     /// Takes in what was heard of drivers.

@@ -12,12 +12,16 @@
 mod block;
 mod codes;
 mod crashes;
+mod cuts;
 mod faults;
 mod foreign;
+mod full;
 mod hangs;
+mod killed;
 mod life;
 mod restart;
 mod said;
+mod shared;
 #[path = "../live/stage.rs"]
 #[allow(dead_code)] // the other test program uses more of it
 mod stage;
@@ -27,15 +31,20 @@ use std::process::ExitCode;
 
 fn main() -> ExitCode {
     refloat_test_csi_driver::run_if_driver();
+    killed::run_if_manager();
     refloat_test_support::in_one_namespace(&[
         block::TESTS,
         codes::TESTS,
         crashes::TESTS,
+        cuts::TESTS,
         faults::TESTS,
         foreign::TESTS,
+        full::TESTS,
         hangs::TESTS,
+        killed::TESTS,
         life::TESTS,
         restart::TESTS,
         said::TESTS,
+        shared::TESTS,
     ])
 }

@@ -12,6 +12,8 @@ refloat_test_support::tests!(
     a_driver_that_comes_back_at_another_socket,
     a_driver_that_was_renamed,
     a_driver_that_answers_without_having_registered,
+    a_driver_that_left_for_good_is_forgotten,
+    a_socket_of_something_else,
     a_reboot_with_the_pod,
     a_reboot_without_the_pod,
     files_from_before_a_reboot_are_kept,
@@ -92,6 +94,99 @@ fn a_driver_that_answers_without_having_registered() -> Outcome {
     world.driver.restart(|options| options.registration = None).unwrap();
     let _ = std::fs::remove_file(world.stage.root("plugins_registry").join(format!("{DRIVER}-reg.sock")));
     world.end(&["pod.yaml"]);
+    Ok(())
+}
+
+/// Writes into the driver's record that it is missing since then.
+fn set_missing_since(world: &World, since: &str) {
+    let store = refloat_record::Store::open(&world.stage.options.state_dir).unwrap();
+    for record in store.load().unwrap().records {
+        if let Record::Driver(driver) = record {
+            store.put(&Record::Driver(refloat_record::Driver { missing_since: Some(since.into()), ..driver })).unwrap();
+        }
+    }
+}
+
+fn is_remembered(world: &World) -> bool {
+    world.stage.records().iter().any(|record| matches!(record, Record::Driver(_)))
+}
+
+fn a_driver_that_left_for_good_is_forgotten() -> Outcome {
+    const LONG_AGO: &str = "2020-01-01T00:00:00Z";
+    let mut world = one_volume()?;
+    world.driver.terminate().unwrap();
+    world.stage.settle_well();
+    set_missing_since(&world, LONG_AGO);
+    world.stage.settle_well();
+    assert!(is_remembered(&world), "a volume is its own");
+    assert_eq!(missing_since(&world).as_deref(), Some(LONG_AGO));
+    crate::foreign::lose_records(&world);
+    world.stage.remove_manifest("pod.yaml");
+    world.stage.settle();
+    assert!(is_remembered(&world), "a volume without a record is its own as well");
+
+    world.driver.restart(|_| {}).unwrap();
+    world.stage.settle_well();
+    world.assert_clean();
+    world.driver.terminate().unwrap();
+    world.stage.settle_well();
+    assert!(missing_since(&world).is_some() && is_remembered(&world), "it may come back");
+    set_missing_since(&world, "2999-01-01T00:00:00Z");
+    world.stage.settle_well();
+    assert!(is_remembered(&world), "a clock that goes wrong forgets nobody");
+    set_missing_since(&world, LONG_AGO);
+    world.stage.settle_well();
+    assert!(!is_remembered(&world));
+
+    world.driver.restart(|_| {}).unwrap();
+    world.stage.manifest("pod.yaml", &pod_with("u1", "pv"));
+    assert_mounted(volume(&world.stage.settle_well(), "pv"));
+    assert_eq!(missing_since(&world), None);
+    world.end(&["pod.yaml"]);
+    Ok(())
+}
+
+/// What is remembered as the driver's socket is a file, a folder, nothing, somebody who does not talk gRPC, or who says
+/// nothing.
+fn a_socket_of_something_else() -> Outcome {
+    for what in ["nothing", "a file", "a folder", "a deaf socket", "a socket that talks"] {
+        let mut world = one_volume()?;
+        world.stage.options.operation_deadline = std::time::Duration::from_secs(2);
+        let socket = world.driver.options().endpoint.clone();
+        world.driver.terminate().unwrap();
+        let mut listener = None;
+        match what {
+            "a file" => std::fs::write(&socket, "no socket").unwrap(),
+            "a folder" => std::fs::create_dir(&socket).unwrap(),
+            "a deaf socket" => listener = Some(std::os::unix::net::UnixListener::bind(&socket).unwrap()),
+            "a socket that talks" => {
+                let listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
+                std::thread::spawn(move || {
+                    use std::io::Write as _;
+                    // Until the program ends.
+                    for connection in listener.incoming() {
+                        let _ = connection.and_then(|mut c| c.write_all(b"220 mail.example.org ESMTP\r\n"));
+                    }
+                });
+            }
+            _ => {}
+        }
+        world.stage.remove_manifest("pod.yaml");
+        let outcome = world.stage.settle();
+        let problem = outcome.failures.first().unwrap_or_else(|| panic!("{what}: nothing is said"));
+        assert!(problem.message.contains(DRIVER), "{what}: {problem:?}");
+        assert!(["DriverMissing", "DriverTimeout", "DriverFailed"].contains(&problem.code), "{what}: {problem:?}");
+        assert!(world.stage.is_mounted(&crate::world::target("u1", "pv")), "{what}: nothing is undone without it");
+        assert_eq!(world.begun("NodeUnpublishVolume"), 0, "{what}");
+        assert_eq!(outcome.actual.devices.len(), 1, "{what}");
+        drop(listener);
+        // It comes back elsewhere.
+        let elsewhere = world.stage.path("elsewhere.sock");
+        world.stage.options.operation_deadline = crate::stage::PATIENCE;
+        world.driver.restart(|options| options.endpoint.clone_from(&elsewhere)).unwrap();
+        world.stage.settle_well();
+        world.assert_clean();
+    }
     Ok(())
 }
 

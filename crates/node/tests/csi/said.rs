@@ -2,13 +2,19 @@
 
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
+use std::sync::Mutex;
 
+use refloat_csi::{Drivers, UsageUnit};
+use refloat_mount::{Kernel, NodeRoot, TableReader};
 use refloat_node::VolumeState;
+use refloat_record::Record;
 use refloat_test_csi_driver::Event;
 use refloat_test_support::Outcome;
+use refloat_volume::Host;
+use refloat_volume::plugins::csi;
 
 use crate::stage::volume;
-use crate::world::{DRIVER, World, assert_mounted, claim, csi_driver, pod_with};
+use crate::world::{DRIVER, Kind, World, assert_mounted, claim, csi_driver, pod_with};
 
 refloat_test_support::tests!(
     secrets_come_by_reference_and_stay_nowhere,
@@ -18,6 +24,7 @@ refloat_test_support::tests!(
     a_volume_that_the_pod_only_reads,
     tokens_cannot_be_had,
     attaching_is_waited_for,
+    what_a_volume_holds,
 );
 
 const SECRETS: &str = ", nodeStageSecretRef: {namespace: kube, name: stage}, nodePublishSecretRef: {namespace: kube, \
@@ -179,5 +186,48 @@ fn attaching_is_waited_for() -> Outcome {
     });
     assert_eq!(device.unwrap().get(), r#"{"lun":"7"}"#);
     world.end(&["pod.yaml"]);
+    Ok(())
+}
+
+/// `NodeGetVolumeStats`, of what is set up.
+fn what_a_volume_holds() -> Outcome {
+    for kind in Kind::BOTH {
+        let world = crate::world::one_volume_of(kind)?;
+        let record = world.stage.records().into_iter().find_map(|record| match record {
+            Record::PodVolume(volume) => Some(volume),
+            _ => None,
+        });
+        let record = record.unwrap();
+        let host = Host {
+            root: NodeRoot::open(&world.stage.options.root_dir).unwrap(),
+            kernel: Kernel::detect(),
+            boot_id: record.boot_id.clone(),
+            tool_deadline: crate::stage::PATIENCE,
+            table: Mutex::new(TableReader::new(Kernel::detect())),
+            drivers: Drivers::none(),
+        };
+        let error = csi::stats(&host, &record).unwrap_err().problem();
+        assert!(error.code == "DriverMissing" && error.message.contains("NodeGetVolumeStats"), "{error:?}");
+        host.drivers.remember(DRIVER, &world.driver.options().endpoint);
+        let seen = csi::stats(&host, &record).unwrap().expect("the driver can tell");
+        let of = |unit| seen.usage.iter().find(|usage| usage.unit == unit);
+        let bytes = of(UsageUnit::Bytes).expect("bytes");
+        match kind {
+            Kind::Filesystem => {
+                let fs = rustix::fs::statvfs(world.target("u1", "pv")).unwrap();
+                assert_eq!(bytes.total.cast_unsigned(), fs.f_blocks * fs.f_frsize);
+                let inodes = of(UsageUnit::Inodes).expect("inodes");
+                assert_eq!(inodes.total.cast_unsigned(), fs.f_files);
+                assert!(inodes.used > 0 && bytes.used + bytes.available <= bytes.total, "{seen:?}");
+            }
+            Kind::Block => assert_eq!(bytes.total, 16 << 20),
+        }
+        let gone = refloat_test_csi_driver::Action::Code { code: 5, message: "no such volume".into() };
+        let fault = refloat_test_csi_driver::Fault::always(gone);
+        world.driver.faults().order("NodeGetVolumeStats", &fault).unwrap();
+        let error = csi::stats(&host, &record).unwrap_err().problem();
+        assert!(error.code == "DriverRefused" && error.message.contains("no such volume"), "{error:?}");
+        world.end(&["pod.yaml"]);
+    }
     Ok(())
 }

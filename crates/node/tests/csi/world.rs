@@ -186,7 +186,8 @@ pub fn codes(outcome: &Outcome) -> Vec<&'static str> {
     codes
 }
 
-fn can_mount() -> Result<(), Skip> {
+/// Whether the driver can do its work here.
+pub fn can_mount() -> Result<(), Skip> {
     let tool = Command::new("mkfs.ext4").arg("-V").stdout(Stdio::null()).stderr(Stdio::null()).status();
     if !tool.is_ok_and(|status| status.success()) {
         return Err(Skip("mkfs.ext4 cannot be run".into()));

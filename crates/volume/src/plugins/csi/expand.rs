@@ -1,13 +1,13 @@
 //! `NodeExpandVolume` and `NodeGetVolumeStats`.
 
 use refloat_csi::{ExpandVolume, VolumeStats};
-use refloat_record::{PodVolume, RelPath};
+use refloat_record::{PodVolume, RelPath, VolumeMode};
 
 use super::info::Info;
 use super::inputs::{DriverInputs, capacity};
-use super::no_folder;
 use super::request::{capability, path_for_driver};
 use super::source::Source;
+use super::{block, no_folder};
 use crate::{Host, Object, Recorded, SetUp, SpecSource, VolumeError};
 
 /// The call's name.
@@ -82,9 +82,15 @@ fn expand(
 }
 
 /// What the driver says of a volume that is set up: usage and condition. `None` from drivers that cannot tell.
+///
+/// # Errors
+/// The driver is not there, or refuses; nothing is changed by that.
 pub fn stats(host: &Host, record: &PodVolume) -> Result<Option<VolumeStats>, VolumeError> {
     let Some(info) = Info::recorded(Recorded::from(record)) else { return Ok(None) };
-    let target = record.path.as_ref().ok_or_else(no_folder)?;
+    let target = match record.mode {
+        VolumeMode::Filesystem => record.path.clone().ok_or_else(no_folder)?,
+        VolumeMode::Block => block::target(&record.pod, &record.spec_name)?,
+    };
     let driver = host.drivers.get(&info.driver, "NodeGetVolumeStats")?;
     if !driver.capabilities()?.volume_stats {
         return Ok(None);
@@ -93,5 +99,5 @@ pub fn stats(host: &Host, record: &PodVolume) -> Result<Option<VolumeStats>, Vol
         Some(path) => path_for_driver(host, path)?,
         None => String::new(),
     };
-    Ok(Some(driver.stats(&info.volume_handle, &path_for_driver(host, target)?, &staged)?))
+    Ok(Some(driver.stats(&info.volume_handle, &path_for_driver(host, &target)?, &staged)?))
 }
