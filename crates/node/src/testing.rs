@@ -227,7 +227,7 @@ pub(crate) mod arbitrary {
             let mut maps: Vec<_> = maps.into_iter().map(Into::into).collect();
             maps.sort();
             maps.dedup();
-            Blocks { maps, loops }
+            Blocks { maps, loops, published: vec![] }
         })
     }
 

@@ -12,6 +12,8 @@ use refloat_volume::{Problem, layout};
 pub struct Blocks {
     /// What is in global map folders, relative to the root: `<global map path>/<pod uid>`. Sorted.
     pub maps: Vec<PathBuf>,
+    /// What stands where CSI drivers publish devices, relative to the root: [`MapPlace::published`]. Sorted.
+    pub published: Vec<PathBuf>,
     /// The loop devices that may be block volumes' of this root. None if that could not be told.
     pub loops: Option<Loops>,
 }
@@ -46,6 +48,9 @@ const PLACES: [(&str, &str, &str); 2] = [
     ("plugins/kubernetes.io/csi/volumeDevices", "dev", "kubernetes.io~csi"),
 ];
 
+/// Where CSI drivers publish devices, below the root.
+const PUBLISHED: &str = "plugins/kubernetes.io/csi/volumeDevices/publish";
+
 impl<'p> MapPlace<'p> {
     /// What the layout says of this path, relative to the root.
     pub fn of(rel: &'p Path) -> Option<Self> {
@@ -61,6 +66,18 @@ impl<'p> MapPlace<'p> {
             Some(Self { plugin, name, pod })
         })
     }
+
+    /// The pod's volume that a CSI driver publishes at this path, relative to the root; from there it is bound for the pod.
+    ///
+    /// # Source
+    /// `getPublishPath` of the kubelet's `csiBlockMapper`.
+    pub fn published(rel: &'p Path) -> Option<Self> {
+        let parts: Vec<&str> =
+            rel.strip_prefix(PUBLISHED).ok()?.iter().map(|part| part.to_str()).collect::<Option<_>>()?;
+        let [name, pod] = parts.as_slice() else { return None };
+        PodUid::new(*pod).ok()?;
+        Some(Self { plugin: layout::CSI_FOLDER, name, pod })
+    }
 }
 
 /// Looks for both; without loop devices, if those of this machine say nothing about the root: one that was saved.
@@ -75,6 +92,12 @@ pub(super) fn look(root: &NodeRoot, saved: bool, problems: &mut Vec<Problem>) ->
     }
     blocks.maps.retain(|path| MapPlace::of(path).is_some());
     blocks.maps.sort_unstable();
+    for volume in folders(root, Path::new(PUBLISHED)) {
+        let entries = root.list(&volume).ok().flatten().unwrap_or_default();
+        blocks.published.extend(entries.into_iter().map(|entry| volume.join(entry.name)));
+    }
+    blocks.published.retain(|path| MapPlace::published(path).is_some());
+    blocks.published.sort_unstable();
     if saved {
         return blocks;
     }
@@ -128,6 +151,19 @@ mod tests {
             "pods/u1/volumeDevices/kubernetes.io~csi/pv",
         ] {
             assert_eq!(found(other), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn published_paths_name_volume_and_pod() {
+        let found = |path: &'static str| MapPlace::published(Path::new(path)).map(|p| (p.plugin, p.name, p.pod));
+        let top = "plugins/kubernetes.io/csi/volumeDevices";
+        assert_eq!(
+            found("plugins/kubernetes.io/csi/volumeDevices/publish/pv/u1"),
+            Some(("kubernetes.io~csi", "pv", "u1"))
+        );
+        for other in ["pv/dev/u1", "publish/pv", "publish/pv/u1/deep", "staging/pv"] {
+            assert!(MapPlace::published(&Path::new(top).join(other)).is_none(), "{other}");
         }
     }
 }

@@ -129,19 +129,13 @@ fn below<'p>(folder: &Path, path: &'p Path) -> Option<&'p [u8]> {
 }
 
 /// Whether a driver published a block volume of these at this path, from where it is bound for its pod.
-///
-/// # Source
-/// `getPublishPath` of the kubelet's `csiBlockMapper`.
 fn is_published(root: &Path, point: &Path, volumes: &[ActualVolume]) -> bool {
-    let rel = point.strip_prefix(root).ok();
-    let rest = rel.and_then(|rel| rel.strip_prefix("plugins/kubernetes.io/csi/volumeDevices/publish").ok());
-    let parts: Option<Vec<&str>> = rest.and_then(|rest| rest.iter().map(|part| part.to_str()).collect());
-    let Some([name, pod]) = parts.as_deref() else { return false };
+    let Some(place) = point.strip_prefix(root).ok().and_then(MapPlace::published) else { return false };
     volumes.iter().any(|v| {
         let key = &v.key;
         key.mode == VolumeMode::Block
             && key.plugin.as_str() == layout::CSI
-            && (key.spec_name.as_str(), key.pod.as_str()) == (*name, *pod)
+            && (key.spec_name.as_str(), key.pod.as_str()) == (place.name, place.pod)
     })
 }
 

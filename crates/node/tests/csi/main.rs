@@ -18,6 +18,7 @@ mod foreign;
 mod full;
 mod hangs;
 mod killed;
+mod left;
 mod life;
 mod restart;
 mod said;
@@ -42,6 +43,7 @@ fn main() -> ExitCode {
         full::TESTS,
         hangs::TESTS,
         killed::TESTS,
+        left::TESTS,
         life::TESTS,
         restart::TESTS,
         said::TESTS,

@@ -27,6 +27,8 @@ pub(in crate::reconstruct) struct Found<'e> {
     pub(super) sub_paths: Vec<(&'e str, u32, &'e Path)>,
     /// Of a block volume: the file that the device is bound over, relative to the root, if it or a mount there was seen.
     pub(super) map: Option<&'e Path>,
+    /// Of a CSI block volume: whether anything stands where its driver publishes it.
+    pub(super) published: bool,
     /// Mount points strictly below its folder.
     pub(super) nested: Vec<&'e Path>,
 }
@@ -129,6 +131,16 @@ fn map_paths<'e>(context: &Context<'e>, all: &mut AllFound<'e>) {
             found.map = Some(path);
         }
     }
+    // What a driver published is its pod's, also if nothing of that is left where the pod sees it.
+    let files = context.evidence.tree.iter().flat_map(|tree| &tree.blocks.published).map(std::path::PathBuf::as_path);
+    let published = root.join(layout::CSI_BLOCK);
+    let mounts = context.mounts.table.under(&published).filter_map(|mount| mount.point().strip_prefix(root).ok());
+    for path in files.chain(mounts) {
+        let Some(place) = MapPlace::published(path) else { continue };
+        if let Some(found) = all.at(place.pod, place.plugin, place.name, VolumeMode::Block) {
+            found.published = true;
+        }
+    }
 }
 
 /// Gives each mount below `pods/` to its volume, or makes it a leftover.
@@ -227,6 +239,7 @@ impl<'e> Found<'e> {
             ready: false,
             sub_paths: vec![],
             map: None,
+            published: false,
             nested: vec![],
         }
     }

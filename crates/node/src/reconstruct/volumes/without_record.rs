@@ -228,6 +228,9 @@ impl Conclusion {
         } else if !bound && (seen.held || seen.link == Link::Taken) {
             self.state = VolumeState::Uncertain;
             self.reason = "its device is not bound, but something of it is there".into();
+        } else if self.state == VolumeState::NotMounted && found.published {
+            self.state = VolumeState::Uncertain;
+            self.reason = "its device is not bound, but something stands where its driver publishes it".into();
         }
     }
 

@@ -73,6 +73,14 @@ pub(super) fn take_away(step: &TearDown<'_>) -> Result<(), VolumeError> {
     crate::block::unmap(step, map_path(&step.record.pod.uid, &step.record.spec_name).as_ref())
 }
 
+/// Whether a device is published at this path.
+pub(super) fn is_published(host: &Host, target: &RelPath) -> Result<bool, VolumeError> {
+    match host.root.open_mounted(target.as_path()).map_err(VolumeError::Path)? {
+        Some(found) => Ok(BlockDevice::of(found, &host.absolute(target))?.is_some()),
+        None => Ok(false),
+    }
+}
+
 /// Whether nothing of what a driver published is left at this path but, perhaps, an empty file.
 pub(super) fn is_nothing(host: &Host, target: &RelPath) -> Result<bool, VolumeError> {
     let standing = host.root.look(target.as_path()).map_err(VolumeError::Path)?;

@@ -32,20 +32,22 @@ pub(super) fn set_up(step: &SetUp<'_>) -> Result<(), VolumeError> {
         volume_handle: handle,
         ephemeral: source.is_ephemeral(),
     };
-    if step.confirmed && !inputs.requires_republish {
+    let request = Publish { step, source, inputs, target, info: &info };
+    if step.confirmed && !inputs.requires_republish && (!block || block::is_published(step.host, target)?) {
         // Before the record says the new size: what has not grown is tried again.
         expand::if_grown(step, source, inputs, target)?;
-        return match step.record.and_then(|record| record.block.clone()).filter(|_| block) {
-            Some(block) => step.announce_block(block, Some(info.verbatim())).map(drop),
-            None => step.announce(None, Some(info.verbatim())).map(drop),
+        // Of what presents the device to the pod, anything may be missing.
+        return if block {
+            block::present(step, &info, &request.data())
+        } else {
+            step.announce(None, Some(info.verbatim())).map(drop)
         };
     }
     let driver = step.host.drivers.get(source.driver(), PUBLISH)?;
     let capabilities = driver.capabilities()?;
-    let request = Publish { step, source, inputs, target, info: &info };
-    let data = request.run(&driver, capabilities)?;
+    request.run(&driver, capabilities)?;
     if block {
-        block::present(step, &info, &data)?;
+        block::present(step, &info, &request.data())?;
     } else if let Some(group) = own_fs_group(step.spec, source, capabilities, inputs, step.fs_group) {
         give_to_group(step, target, group)?;
     }
@@ -65,8 +67,23 @@ struct Publish<'a> {
 }
 
 impl Publish<'_> {
-    /// Asks the driver. Answers what the kubelet's file says of the volume.
-    fn run(&self, driver: &Driver, capabilities: NodeCapabilities) -> Result<VolData, VolumeError> {
+    /// What the kubelet's file says of the volume.
+    fn data(&self) -> VolData {
+        let Self { step, inputs, info, .. } = *self;
+        VolData {
+            attachment_id: info.attachment_id.clone(),
+            driver_name: info.driver.clone(),
+            node_name: Some(inputs.node_name.clone()),
+            selinux_mount_context: selinux_label(inputs).map(str::to_owned),
+            spec_vol_id: Some(step.spec.spec_name.to_string()),
+            volume_handle: info.volume_handle.clone(),
+            lifecycle_mode: (step.spec.mode == VolumeMode::Filesystem)
+                .then(|| if info.ephemeral { "Ephemeral" } else { "Persistent" }.to_owned()),
+        }
+    }
+
+    /// Asks the driver.
+    fn run(&self, driver: &Driver, capabilities: NodeCapabilities) -> Result<(), VolumeError> {
         let Self { step, source, inputs, target, info } = *self;
         let staged = self.staged(capabilities)?;
         self.refuse_hidden_data()?;
@@ -88,21 +105,10 @@ impl Publish<'_> {
         };
         step.announce_call(info.verbatim())?;
         let folder = step.host.root.make_dirs(vol_data::folder_of(target), 0o750).map_err(VolumeError::Path)?;
-        let data = VolData {
-            attachment_id: info.attachment_id.clone(),
-            driver_name: info.driver.clone(),
-            node_name: Some(inputs.node_name.clone()),
-            selinux_mount_context: label.map(str::to_owned),
-            spec_vol_id: Some(step.spec.spec_name.to_string()),
-            volume_handle: info.volume_handle.clone(),
-            lifecycle_mode: (step.spec.mode == VolumeMode::Filesystem)
-                .then(|| if info.ephemeral { "Ephemeral" } else { "Persistent" }.to_owned()),
-        };
         if step.spec.mode == VolumeMode::Filesystem {
-            vol_data::write(&folder, &data)?;
+            vol_data::write(&folder, &self.data())?;
         }
-        driver.publish(&request)?;
-        Ok(data)
+        Ok(driver.publish(&request)?)
     }
 
     /// Where the volume is staged, for drivers that stage.
