@@ -326,7 +326,9 @@ impl Manager {
             return false;
         }
         let (at, took) = self.last_round;
-        let rested = at.elapsed() >= took * ROUND_PAUSE;
+        let pause = took * ROUND_PAUSE;
+        // What hangs is not waited for: nothing else ends meanwhile.
+        let rested = at.elapsed() >= pause || self.pool.is_stuck_for(pause);
         rested && (self.has_news() || self.next_timer().is_some_and(|at| at <= Instant::now()))
     }
 

@@ -1,6 +1,7 @@
-//! `cargo xtask bench csi`: where the time of CSI volumes goes when the driver takes none, and how fast many are
-//! reconstructed. Prints the results and writes them to their part of `docs/performance.md`.
+//! `cargo xtask bench csi`: where the time of CSI volumes goes when the driver takes none, whether one that hangs delays
+//! another's, and how fast many are reconstructed. Prints the results and writes them to their part of `docs/performance.md`.
 
+mod beside;
 mod node;
 mod time;
 
@@ -69,6 +70,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     let mut text =
         format!("{HEADING}\n\nWritten by `cargo xtask bench csi` (release build). {}\n\n", machine::machine());
     report(&mut text, args.volumes, &runs);
+    beside::report(&mut text, args.volumes, &measure("beside")?);
     reconstruct::report_csi(&mut text, &measure("reconstruct")?);
     println!("{text}");
     if !args.dry {
@@ -133,6 +135,9 @@ fn inside(what: &str, binary: &Path, args: &Args) -> Result<Value> {
         ensure!(with["state"]["Mounted"] == args.many && with["reconstruction"]["Full"] == args.many, "it is {with}");
         ensure!(without["reconstruction"]["Partial"] == args.many, "without records it is {without}");
         return reconstruct::measure_tree(&csi.root, &csi.state, &empty, args.many, args.rounds);
+    }
+    if what == "beside" {
+        return beside::measure(binary, args.volumes, args.rounds);
     }
     let run = RUNS.iter().find(|run| run.name == what).with_context(|| format!("what is {what:?}?"))?;
     let disk = run.on_disk.then(records::on_disk).transpose()?;

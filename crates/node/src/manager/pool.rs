@@ -163,6 +163,15 @@ impl Pool {
         state.is_queue_empty() && state.done.is_empty() && state.running.values().all(|r| r.overdue)
     }
 
+    /// Whether nothing is about to end, as far as can be told: all that is under way has been for so long, and what is
+    /// queued waits for that.
+    pub(super) fn is_stuck_for(&self, time: Duration) -> bool {
+        let state = self.shared.state();
+        let is_under_way = |name: &LaneName| state.running.values().filter(|r| !r.overdue && r.lane == *name).count();
+        state.running.values().all(|r| r.overdue || r.since.elapsed() >= time)
+            && state.lanes.iter().all(|(name, lane)| lane.queue.is_empty() || is_under_way(name) >= self.workers)
+    }
+
     /// When the next job becomes overdue, if one is under way.
     pub(super) fn next_deadline(&self) -> Option<Instant> {
         let state = self.shared.state();

@@ -15,15 +15,15 @@ use refloat_test_csi_driver::{Options, Process, Program};
 use crate::node::{Node, dir};
 use crate::process::THIS_PROGRAM;
 
-const DRIVER: &str = "bench.test";
+pub(super) const DRIVER: &str = "bench.test";
 
 /// How long anything may take.
 const PATIENCE: Duration = Duration::from_secs(600);
 
 /// The node and its driver.
 pub(super) struct CsiNode {
-    // The driver ends before its folder goes.
-    _driver: Process,
+    // It ends before its folder goes.
+    pub(super) driver: Process,
     pub(super) node: Node,
     pub(super) root: PathBuf,
     pub(super) state: PathBuf,
@@ -32,6 +32,11 @@ pub(super) struct CsiNode {
 impl CsiNode {
     /// Makes it. `place`: where root and state folder are, if not in memory.
     pub(super) fn new(binary: &Path, place: Option<&Path>) -> Result<Self> {
+        Self::with(binary, place, |_| {})
+    }
+
+    /// The same, with other options of the driver.
+    pub(super) fn with(binary: &Path, place: Option<&Path>, change: impl FnOnce(&mut Options)) -> Result<Self> {
         let node = Node::new(binary)?;
         let (root, state) = match place {
             Some(place) => (place.join("kubelet"), place.join("state")),
@@ -42,18 +47,24 @@ impl CsiNode {
         }
         let mut options = Options::new(DRIVER, node.folder().join("driver"));
         (options.noop, options.journal, options.faults) = (true, None, None);
-        let endpoint = options.endpoint.clone();
+        change(&mut options);
         let driver = Process::start(Program::At(THIS_PROGRAM.into()), options).context("cannot start the driver")?;
-        // It registered before; so its socket is known from the start.
-        Store::open(&state)?.put(&Record::Driver(refloat_record::Driver {
-            name: DriverName::new(DRIVER)?,
-            endpoint: endpoint.to_string_lossy().into_owned(),
+        let csi = Self { driver, node, root, state };
+        csi.remember(&csi.driver)?;
+        Ok(csi)
+    }
+
+    /// Writes down that the driver registered before; so its socket is known from the start.
+    pub(super) fn remember(&self, driver: &Process) -> Result<()> {
+        let options = driver.options();
+        Ok(Store::open(&self.state)?.put(&Record::Driver(refloat_record::Driver {
+            name: DriverName::new(&options.name)?,
+            endpoint: options.endpoint.to_string_lossy().into_owned(),
             node_id: "node-1".into(),
             topology: BTreeMap::new(),
             registered_at: "2026-01-01T00:00:00Z".into(),
             missing_since: None,
-        }))?;
-        Ok(Self { _driver: driver, node, root, state })
+        }))?)
     }
 
     pub(super) fn manager(&self, workers: usize) -> Result<Manager> {
@@ -71,28 +82,34 @@ impl CsiNode {
 
     /// Wants so many volumes, `each` in a pod.
     pub(super) fn want(&self, volumes: usize, each: usize) -> Result<()> {
+        self.want_of(DRIVER, "", volumes, each)
+    }
+
+    /// The same of this driver; `tag` tells what is wanted from what is wanted of others.
+    pub(super) fn want_of(&self, driver: &str, tag: &str, volumes: usize, each: usize) -> Result<()> {
         let mut text = String::new();
         for number in 0..volumes {
             let _ = writeln!(
                 text,
-                "apiVersion: v1\nkind: PersistentVolume\nmetadata: {{name: pv-{number}}}\nspec: {{capacity: {{storage: 1Gi}}, \
-                 accessModes: [ReadWriteOnce], csi: {{driver: {DRIVER}, volumeHandle: vol-{number}, fsType: ext4, \
-                 volumeAttributes: {{storage.kubernetes.io/csiProvisionerIdentity: 1700000000000-8081-{DRIVER}}}}}, claimRef: \
-                 {{namespace: bench, name: c-{number}}}}}\n---\napiVersion: v1\nkind: PersistentVolumeClaim\nmetadata: {{name: \
-                 c-{number}, namespace: bench}}\nspec: {{volumeName: pv-{number}, accessModes: [ReadWriteOnce], resources: \
+                "apiVersion: v1\nkind: PersistentVolume\nmetadata: {{name: pv-{tag}{number}}}\nspec: {{capacity: {{storage: 1Gi}}, \
+                 accessModes: [ReadWriteOnce], csi: {{driver: {driver}, volumeHandle: vol-{tag}{number}, fsType: ext4, \
+                 volumeAttributes: {{storage.kubernetes.io/csiProvisionerIdentity: 1700000000000-8081-{driver}}}}}, claimRef: \
+                 {{namespace: bench, name: c-{tag}{number}}}}}\n---\napiVersion: v1\nkind: PersistentVolumeClaim\nmetadata: {{name: \
+                 c-{tag}{number}, namespace: bench}}\nspec: {{volumeName: pv-{tag}{number}, accessModes: [ReadWriteOnce], resources: \
                  {{requests: {{storage: 1Gi}}}}}}\n---"
             );
         }
-        self.node.apply("volumes.yaml", &text)?;
+        self.node.apply(&format!("volumes{tag}.yaml"), &text)?;
         for first in (0..volumes).step_by(each) {
             let mut text = format!(
-                "apiVersion: v1\nkind: Pod\nmetadata: {{name: p{first}, namespace: bench}}\nspec:\n  containers: [{{name: c, \
+                "apiVersion: v1\nkind: Pod\nmetadata: {{name: p{tag}{first}, namespace: bench}}\nspec:\n  containers: [{{name: c, \
                  image: i}}]\n  volumes:\n"
             );
             for number in first..volumes.min(first + each) {
-                let _ = writeln!(text, "  - {{name: v{number}, persistentVolumeClaim: {{claimName: c-{number}}}}}");
+                let _ =
+                    writeln!(text, "  - {{name: v{number}, persistentVolumeClaim: {{claimName: c-{tag}{number}}}}}");
             }
-            self.node.apply(&format!("pod-{first}.yaml"), &text)?;
+            self.node.apply(&format!("pod-{tag}{first}.yaml"), &text)?;
         }
         Ok(())
     }
