@@ -3,9 +3,11 @@
 use refloat_node::VolumeState;
 use refloat_test_csi_driver::{Action, Fault};
 use refloat_test_support::Outcome;
+use refloat_volume::plugins::csi::Csi;
+use refloat_volume::{Plugin as _, TearDown};
 
 use crate::stage::{volume, wait_for};
-use crate::world::{DRIVER, World, assert_mounted, claim, codes, one_volume, pod_with};
+use crate::world::{DRIVER, Kind, World, assert_mounted, claim, codes, one_volume, one_volume_of, pod_with};
 
 refloat_test_support::tests!(
     a_lie_about_unpublish,
@@ -13,6 +15,7 @@ refloat_test_support::tests!(
     a_lie_about_publish,
     unstage_worked_and_was_answered_with_an_error,
     an_error_for_a_target_that_is_not_mounted,
+    a_refusal_is_believed_of_nothing_alone,
 );
 
 /// B35.
@@ -90,6 +93,57 @@ fn an_error_for_a_target_that_is_not_mounted() -> Outcome {
         assert!(world.begun("NodeUnpublishVolume") >= 4, "not at the first refusal");
         wait_for("it is unstaged", || world.stage.files("plugins").is_empty());
         running.stop();
+        world.assert_clean();
+    }
+    Ok(())
+}
+
+/// B36: what is mounted, or holds files, never counts as unpublished, however often the driver refuses; nor does a driver
+/// that refuses everybody say anything of the target.
+fn a_refusal_is_believed_of_nothing_alone() -> Outcome {
+    for kind in Kind::BOTH {
+        let world = one_volume_of(kind)?;
+        let host = world.host();
+        host.drivers.remember(DRIVER, &world.driver.options().endpoint);
+        let record = world.volume_record();
+        let published = world.stage.root(&kind.published("u1"));
+        let try_it = |code: i32, failures: u32| {
+            let action = Action::Code { code, message: "not mounted".into() };
+            world.driver.faults().order("NodeUnpublishVolume", &Fault::always(action)).unwrap();
+            let step = TearDown { host: &host, record: &record, trusted: true, failures };
+            Csi.tear_down(&step).map_err(|error| error.problem().code)
+        };
+        let about_the_target = [2, 3, 5, 9, 13];
+        let often = 1000;
+        for code in about_the_target {
+            assert_eq!(try_it(code, often), Err("DriverRefused"), "{kind:?} {code}: it is mounted");
+            assert!(world.stage.is_mounted(&kind.published("u1")), "{kind:?} {code}");
+        }
+        world.stage.unmount(&published);
+        if kind == Kind::Filesystem {
+            std::fs::write(published.join("file"), "written to the node's own disk").unwrap();
+        } else {
+            std::fs::write(&published, "written to the node's own disk").unwrap();
+        }
+        for code in about_the_target {
+            assert_eq!(try_it(code, often), Err("DriverRefused"), "{kind:?} {code}: a file is there");
+            let file = if kind == Kind::Filesystem { published.join("file") } else { published.clone() };
+            assert!(std::fs::read_to_string(file).unwrap().starts_with("written"), "{kind:?} {code}");
+        }
+        std::fs::remove_file(if kind == Kind::Filesystem { published.join("file") } else { published.clone() })
+            .unwrap();
+        for code in [1, 4, 6, 7, 8, 10, 11, 12, 14, 15, 16] {
+            assert!(try_it(code, often).is_err(), "{kind:?} {code}: it says nothing of the target");
+        }
+        for code in about_the_target {
+            for failures in 0..4 {
+                assert_eq!(try_it(code, failures), Err("DriverRefused"), "{kind:?} {code}: not at the first refusal");
+            }
+        }
+        assert_eq!(try_it(5, 4), Ok(()), "{kind:?}");
+        world.driver.faults().withdraw_all().unwrap();
+        world.stage.remove_manifest("pod.yaml");
+        world.stage.settle_well();
         world.assert_clean();
     }
     Ok(())

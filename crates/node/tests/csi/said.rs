@@ -2,15 +2,11 @@
 
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
-use std::sync::Mutex;
 
-use refloat_csi::{Drivers, UsageUnit};
-use refloat_mount::{Kernel, NodeRoot, TableReader};
+use refloat_csi::UsageUnit;
 use refloat_node::VolumeState;
-use refloat_record::Record;
 use refloat_test_csi_driver::Event;
 use refloat_test_support::Outcome;
-use refloat_volume::Host;
 use refloat_volume::plugins::csi;
 
 use crate::stage::volume;
@@ -193,19 +189,8 @@ fn attaching_is_waited_for() -> Outcome {
 fn what_a_volume_holds() -> Outcome {
     for kind in Kind::BOTH {
         let world = crate::world::one_volume_of(kind)?;
-        let record = world.stage.records().into_iter().find_map(|record| match record {
-            Record::PodVolume(volume) => Some(volume),
-            _ => None,
-        });
-        let record = record.unwrap();
-        let host = Host {
-            root: NodeRoot::open(&world.stage.options.root_dir).unwrap(),
-            kernel: Kernel::detect(),
-            boot_id: record.boot_id.clone(),
-            tool_deadline: crate::stage::PATIENCE,
-            table: Mutex::new(TableReader::new(Kernel::detect())),
-            drivers: Drivers::none(),
-        };
+        let record = world.volume_record();
+        let host = world.host();
         let error = csi::stats(&host, &record).unwrap_err().problem();
         assert!(error.code == "DriverMissing" && error.message.contains("NodeGetVolumeStats"), "{error:?}");
         host.drivers.remember(DRIVER, &world.driver.options().endpoint);

@@ -2,12 +2,16 @@
 
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
+use std::sync::Mutex;
 
+use refloat_csi::Drivers;
+use refloat_mount::{Kernel, NodeRoot, TableReader};
 use refloat_node::manager::Outcome;
 use refloat_node::{ActualVolume, VolumeState};
-use refloat_record::Record;
+use refloat_record::{PodVolume, Record};
 use refloat_test_csi_driver::{Event, Options, Process, Program};
 use refloat_test_support::Skip;
+use refloat_volume::Host;
 
 use crate::stage::{Stage, pod, volume};
 
@@ -52,6 +56,27 @@ impl World {
     /// The pod's mount.
     pub fn target(&self, uid: &str, spec: &str) -> PathBuf {
         self.stage.root(&target(uid, spec))
+    }
+
+    /// The record of the one volume.
+    pub fn volume_record(&self) -> PodVolume {
+        let found = self.stage.records().into_iter().find_map(|record| match record {
+            Record::PodVolume(volume) => Some(volume),
+            _ => None,
+        });
+        found.unwrap()
+    }
+
+    /// The node as plugins see it, without drivers.
+    pub fn host(&self) -> Host {
+        Host {
+            root: NodeRoot::open(&self.stage.options.root_dir).unwrap(),
+            kernel: Kernel::detect(),
+            boot_id: self.volume_record().boot_id,
+            tool_deadline: crate::stage::PATIENCE,
+            table: Mutex::new(TableReader::new(Kernel::detect())),
+            drivers: Drivers::none(),
+        }
     }
 
     /// Nothing of any pod is left, and no record but those of drivers.
