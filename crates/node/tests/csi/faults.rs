@@ -13,7 +13,7 @@ refloat_test_support::tests!(
     a_lie_about_unpublish,
     a_lie_about_unstage,
     a_lie_about_publish,
-    unstage_worked_and_was_answered_with_an_error,
+    undoing_worked_and_was_answered_with_an_error,
     an_error_for_a_target_that_is_not_mounted,
     a_refusal_is_believed_of_nothing_alone,
 );
@@ -63,20 +63,37 @@ fn a_lie_about_publish() -> Outcome {
 }
 
 /// B34.
-fn unstage_worked_and_was_answered_with_an_error() -> Outcome {
-    for code in [4, 10, 13] {
-        let world = one_volume()?;
-        let action = Action::CodeAfter { code, message: "it worked".into() };
-        world.driver.faults().order("NodeUnstageVolume", &Fault::always(action)).unwrap();
-        world.stage.remove_manifest("pod.yaml");
-        let outcome = world.stage.settle();
-        assert!(!outcome.failures.is_empty());
-        world.driver.faults().withdraw_all().unwrap();
-        world.stage.manifest("pod.yaml", &pod_with("u2", "pv"));
-        assert_mounted(volume(&world.stage.settle_well(), "pv"));
-        let done = world.done();
-        assert_eq!(done[done.len() - 2..], ["Stage", "Publish"], "staged again before it is published: {done:?}");
-        world.end(&["pod.yaml"]);
+fn undoing_worked_and_was_answered_with_an_error() -> Outcome {
+    for kind in Kind::BOTH {
+        for call in ["NodeUnpublishVolume", "NodeUnstageVolume"] {
+            for code in [4, 10, 13] {
+                for wanted in [true, false] {
+                    let shown = format!("{kind:?} {call} {code}, wanted by another: {wanted}");
+                    let world = one_volume_of(kind)?;
+                    let action = Action::CodeAfter { code, message: "it worked".into() };
+                    world.driver.faults().order(call, &Fault::always(action)).unwrap();
+                    world.stage.remove_manifest("pod.yaml");
+                    let outcome = world.stage.settle();
+                    assert!(!outcome.failures.is_empty(), "{shown}");
+                    world.driver.faults().withdraw_all().unwrap();
+                    if wanted {
+                        world.stage.manifest("pod.yaml", &kind.pod("u2"));
+                        assert_mounted(volume(&world.stage.settle_well(), "pv"));
+                        let done = world.done();
+                        assert!(!world.stage.root("pods/u1").exists(), "{shown}");
+                        if call == "NodeUnstageVolume" {
+                            let last = &done[done.len() - 2..];
+                            assert_eq!(last, ["Stage", "Publish"], "{shown}: staged again before it is published");
+                        } else {
+                            assert_eq!((world.count("Stage"), world.count("Unstage")), (1, 0), "{shown}: {done:?}");
+                        }
+                        world.stage.remove_manifest("pod.yaml");
+                    }
+                    world.stage.settle_well();
+                    world.assert_clean();
+                }
+            }
+        }
     }
     Ok(())
 }
