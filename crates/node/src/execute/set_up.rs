@@ -1,6 +1,6 @@
 //! SetUp: record, volume, subPaths, and a look into the mount table whether it is true.
 
-use refloat_csi::Outcome;
+use refloat_csi::{CallErrorKind, Outcome};
 use refloat_record::{PodVolume, Record, RecordedMount, RelPath, VolumeMode};
 use refloat_volume::{Plugin, Presence, Problem, SetUp, TearDown, VolumeError, block, sub_path};
 
@@ -73,6 +73,7 @@ pub(super) fn run(
         if own && announced.is_written() && is_over(&error, by_driver) {
             undo(executor, journal, plugin, &announced.record(), untouched);
         }
+        doubt_device(journal, job, &error);
         return Err(error);
     }
     let mut record = announced.record();
@@ -112,6 +113,25 @@ pub(super) fn is_over(error: &VolumeError, by_driver: bool) -> bool {
     match error {
         VolumeError::Driver(error) => error.outcome != Outcome::Uncertain,
         _ => !by_driver,
+    }
+}
+
+/// A device that its driver mounted nowhere is known to be there by the driver's word alone. If the driver then refuses
+/// to publish, that word may have been wrong, so it is asked for it again before the next try.
+fn doubt_device(journal: &Journal<'_>, job: &Job, error: &VolumeError) {
+    let VolumeError::Driver(refused) = error else { return };
+    let of_device = match &refused.kind {
+        // Of what is published, a driver may refuse other things: to grow it.
+        CallErrorKind::Status { code, .. } if refused.call == "NodePublishVolume" => {
+            matches!(*code, "FAILED_PRECONDITION" | "NOT_FOUND" | "INTERNAL" | "UNKNOWN" | "INVALID_ARGUMENT")
+        }
+        _ => false,
+    };
+    let Some(device) = job.device.as_ref().filter(|d| of_device && d.confirmed && d.mount.is_none()) else { return };
+    let doubted = refloat_record::DeviceMount { confirmed: false, ..device.clone() };
+    if let Err(error) = journal.put(Record::DeviceMount(doubted)) {
+        // It is doubted at the next refusal.
+        tracing::warn!(device = %device.unique_name, error = %error.problem().message, "a record could not be written");
     }
 }
 

@@ -13,6 +13,7 @@ refloat_test_support::tests!(
     a_lie_about_unpublish,
     a_lie_about_unstage,
     a_lie_about_publish,
+    a_lie_about_stage,
     undoing_worked_and_was_answered_with_an_error,
     an_error_for_a_target_that_is_not_mounted,
     a_refusal_is_believed_of_nothing_alone,
@@ -59,6 +60,25 @@ fn a_lie_about_publish() -> Outcome {
     assert_eq!(seen.problems.iter().map(|p| p.code).collect::<Vec<_>>(), ["NothingMounted"]);
     world.driver.faults().withdraw_all().unwrap();
     world.end(&["pod.yaml"]);
+    Ok(())
+}
+
+/// B35. Some drivers mount nothing when they stage, so the lie comes out when the driver refuses to publish.
+fn a_lie_about_stage() -> Outcome {
+    for kind in Kind::BOTH {
+        let world = World::new()?;
+        world.driver.faults().order("NodeStageVolume", &Fault::always(Action::Lie)).unwrap();
+        world.stage.manifest("pv.yaml", &kind.claim());
+        world.stage.manifest("pod.yaml", &kind.pod("u1"));
+        let outcome = world.stage.settle();
+        assert_eq!(codes(&outcome), ["DriverRefused"], "{kind:?}: {:?}", outcome.failures);
+        let message = &outcome.failures[0].message;
+        assert!(message.contains("NodePublishVolume") && message.contains(DRIVER), "{kind:?}: {message}");
+        assert!(world.begun("NodeStageVolume") >= 2, "{kind:?}: it is not believed any more");
+        world.driver.faults().withdraw_all().unwrap();
+        assert_mounted(volume(&world.stage.settle_well(), "pv"));
+        world.end(&["pod.yaml"]);
+    }
     Ok(())
 }
 
