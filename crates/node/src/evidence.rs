@@ -4,7 +4,7 @@
 //! and nothing at or below a mount point is opened or stat'ed.
 
 mod block;
-mod drivers;
+pub(crate) mod drivers;
 mod inside;
 mod walk;
 

@@ -10,7 +10,9 @@ mod forget_pod;
 mod mount_device;
 mod set_up;
 mod tear_down;
+mod tidy_pod;
 mod unmount_device;
+mod unmount_leftover;
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -55,6 +57,16 @@ pub(crate) struct Job {
     /// Whether the mount of a dead file system may be taken away by force: its pod is gone, and an ordinary unmount has
     /// failed for long.
     pub(crate) force: Option<Force>,
+    /// Whether the files that an atomic writer made are removed from the volume's folder, whoever ran it.
+    pub(crate) clear_payload: bool,
+}
+
+/// What a mount that was forced had to suffer.
+#[derive(Debug, Clone)]
+pub(crate) struct WasForced {
+    pub(crate) path: std::path::PathBuf,
+    /// Whether it was only taken out of sight.
+    pub(crate) lazily: bool,
 }
 
 /// How far force may go.
@@ -87,6 +99,8 @@ pub(crate) struct Done {
     pub(crate) changes: Vec<Change>,
     /// Which store they were done to: the executor's generation.
     pub(crate) generation: u64,
+    /// The mounts that an ordinary unmount did not take away.
+    pub(crate) forced: Vec<WasForced>,
     pub(crate) result: Result<Success, Failure>,
 }
 
@@ -127,15 +141,23 @@ impl Executor {
     pub(crate) fn run(&self, job: &Job) -> Done {
         let _time = tracing::trace_span!(target: "refloat::time", "operation").entered();
         let journal = Journal { store: self.store.as_deref(), changes: RefCell::default() };
+        let forced = RefCell::default();
         let result = self.root_is_here(&job.operation).and_then(|()| match &job.operation {
             Operation::AdmitPod { .. } => admit_pod::run(&journal, job.checkpoint.as_ref()),
             Operation::SetUp { volume, .. } => set_up::run(self, &journal, job, volume),
             Operation::MountDevice { volume, .. } => mount_device::run(self, &journal, job, volume),
             Operation::TearDown { record, trusted, .. } => {
-                self.with_force(job.force, || tear_down::run(self, &journal, record, *trusted, job.failures))
+                self.with_force(job.force, &forced, || tear_down::run(self, &journal, record, *trusted, job))
             }
-            Operation::UnmountDevice { record, trusted, .. } => unmount_device::run(self, &journal, record, *trusted),
-            Operation::ForgetPod { pod, .. } => self.with_force(job.force, || forget_pod::run(self, &journal, pod)),
+            Operation::UnmountDevice { record, trusted, .. } => {
+                self.with_force(job.force, &forced, || unmount_device::run(self, &journal, record, *trusted))
+            }
+            Operation::ForgetPod { pod, .. } => {
+                self.with_force(job.force, &forced, || forget_pod::run(self, &journal, pod))
+            }
+            Operation::UnmountLeftover { path, expected, folder, .. } => self
+                .with_force(job.force, &forced, || unmount_leftover::run(self, path, expected.as_ref(), *folder)),
+            Operation::TidyPod { pod, .. } => tidy_pod::run(self, &journal, pod),
         });
         let result = result.map_err(|source| Failure {
             operation: job.operation.name(),
@@ -146,6 +168,7 @@ impl Executor {
             excludes: job.operation.excludes(),
             changes: journal.changes.into_inner(),
             generation: self.generation,
+            forced: forced.into_inner(),
             result,
         }
     }
@@ -167,6 +190,7 @@ impl Executor {
     fn with_force(
         &self,
         force: Option<Force>,
+        forced: &RefCell<Vec<WasForced>>,
         undo: impl Fn() -> Result<Success, VolumeError>,
     ) -> Result<Success, VolumeError> {
         let mut before = None;
@@ -180,7 +204,10 @@ impl Executor {
                 return result;
             }
             match refloat_volume::force_unmount(&self.host, path, force.lazy)? {
-                Forced::Done { .. } => before = Some(path.clone()),
+                Forced::Done { lazily } => {
+                    forced.borrow_mut().push(WasForced { path: path.clone(), lazily });
+                    before = Some(path.clone());
+                }
                 Forced::Alive => return result,
                 Forced::Shared { at } => {
                     return Err(VolumeError::Refused(Problem::new(
@@ -204,7 +231,10 @@ impl Executor {
             path.map_or_else(String::new, |path| format!(" at {}", self.host.absolute(path).display()))
         };
         match operation {
-            Operation::AdmitPod { pod, .. } | Operation::ForgetPod { pod, .. } => format!("pod {pod}"),
+            Operation::AdmitPod { pod, .. } | Operation::ForgetPod { pod, .. } | Operation::TidyPod { pod, .. } => {
+                format!("pod {pod}")
+            }
+            Operation::UnmountLeftover { path, .. } => format!("what is mounted at {}", self.host.absolute(path).display()),
             Operation::SetUp { volume, .. } => {
                 let name = volume.outer_names.first().map_or(volume.key.spec_name.as_str(), |n| n.as_str());
                 volume_of(name, &volume.pod) + &at(volume.path.as_ref())

@@ -5,10 +5,10 @@
 //! the folders it keeps up to date by what its own operations did, so a round reads the mount table's news and the
 //! folders of the pods that were worked on, and nothing else.
 
-mod drivers;
+pub(crate) mod drivers;
 mod hanging;
-mod pool;
-mod records;
+pub(crate) mod pool;
+pub(crate) mod records;
 mod retry;
 pub(crate) mod root;
 mod round;

@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use refloat_record::{DeviceMount, PluginName, PodUid, PodVolume, UniqueVolumeName};
+use refloat_record::{DeviceMount, PluginName, PodUid, PodVolume, RecordedMount, RelPath, UniqueVolumeName};
 use refloat_volume::{Plugins, Presence, layout};
 
 pub use changed::compare;
@@ -74,6 +74,28 @@ pub enum Operation {
         /// Why.
         reason: String,
     },
+    /// Unmount what is no volume that can be torn down: a leftover mount of a pod that is gone, or a global mount that
+    /// nobody uses. Nothing but an empty folder is removed. Only [`crate::clean`] plans it.
+    UnmountLeftover {
+        /// Whose it is.
+        of: Exclusion,
+        /// Where it is, relative to the node root.
+        path: RelPath,
+        /// What is to be there; every layer of this origin goes.
+        expected: Option<RecordedMount>,
+        /// Whether the folder that it was mounted on goes too, if it is empty then.
+        folder: bool,
+        /// Why.
+        reason: String,
+    },
+    /// Remove the empty folders and the manager's own files that are left of a pod that is gone, without unmounting
+    /// anything; and the checkpoint. Only [`crate::clean`] plans it.
+    TidyPod {
+        /// The pod.
+        pod: PodUid,
+        /// Why.
+        reason: String,
+    },
 }
 
 /// What plan needs to know beyond the two states.
@@ -122,6 +144,8 @@ impl Operation {
             Self::TearDown { .. } => "TearDown",
             Self::UnmountDevice { .. } => "UnmountDevice",
             Self::ForgetPod { .. } => "ForgetPod",
+            Self::UnmountLeftover { .. } => "UnmountLeftover",
+            Self::TidyPod { .. } => "TidyPod",
         }
     }
 
@@ -133,14 +157,19 @@ impl Operation {
             | Self::MountDevice { reason, .. }
             | Self::TearDown { reason, .. }
             | Self::UnmountDevice { reason, .. }
-            | Self::ForgetPod { reason, .. } => reason,
+            | Self::ForgetPod { reason, .. }
+            | Self::UnmountLeftover { reason, .. }
+            | Self::TidyPod { reason, .. } => reason,
         }
     }
 
     /// What it excludes while it is under way. The first is what its back-off is counted for.
     pub fn excludes(&self) -> Vec<Exclusion> {
         match self {
-            Self::AdmitPod { pod, .. } | Self::ForgetPod { pod, .. } => vec![Exclusion::Pod(pod.clone())],
+            Self::AdmitPod { pod, .. } | Self::ForgetPod { pod, .. } | Self::TidyPod { pod, .. } => {
+                vec![Exclusion::Pod(pod.clone())]
+            }
+            Self::UnmountLeftover { of, .. } => vec![of.clone()],
             Self::SetUp { volume, .. } => {
                 let own = Exclusion::Volume(volume.key.clone());
                 let device = volume.device_mount_path.is_some();

@@ -103,6 +103,18 @@ pub(crate) enum Command {
     ///
     /// Prints every piece of evidence, the conclusion, and what would happen next. Changes nothing.
     Explain(ExplainArgs),
+    /// Remove what no pod wants: print the plan, and with --yes carry it out
+    ///
+    /// Unmounts what pods that are gone left behind, in the right order, and removes empty folders and files that a volume
+    /// manager is known to write. Any other file is data: it stays, and is named with the command that would remove it.
+    Clean(CleanArgs),
+    /// Empty the node before a reset, uninstall or reboot: tear down every volume and prove that none is left
+    Release(ReleaseArgs),
+    /// Wait until the node is empty, settled or clean
+    ///
+    /// empty: nothing is mounted, attached or staged; settled: every volume and device is mounted or gone, none in between;
+    /// clean: `refloat clean` would have nothing to do and nothing to keep.
+    Wait(WaitArgs),
     /// Run the volume manager: make what the pods want, keep records, clean up
     ///
     /// SIGTERM and SIGINT stop it in order and leave every volume mounted.
@@ -159,6 +171,102 @@ pub(crate) struct ExplainArgs {
     pub(crate) manifests: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) saved: SavedArgs,
+}
+
+/// Who says which pods are wanted.
+#[derive(Debug, Default, Args)]
+#[command(next_help_heading = "Who says which pods are wanted")]
+pub(crate) struct AuthorityArgs {
+    /// A manifest folder that this node's pods come from
+    #[arg(long, env = "REFLOAT_MANIFESTS", value_name = "DIR")]
+    pub(crate) manifests: Option<PathBuf>,
+    /// Take this pod for gone, where no source of pods has it (may be given again)
+    #[arg(long, value_name = "UID")]
+    pub(crate) assume_gone: Vec<String>,
+}
+
+/// Arguments of `clean`.
+#[derive(Debug, Args)]
+#[allow(clippy::struct_excessive_bools)] // each is one flag
+pub(crate) struct CleanArgs {
+    /// Only these: pod uids, namespace/name, volume paths or unique volume names
+    pub(crate) targets: Vec<String>,
+    /// Carry the plan out, with every fact looked at again right before each step
+    #[arg(long)]
+    pub(crate) yes: bool,
+    /// How long a pod must have been gone, such as 30s, 10m or 1h
+    #[arg(long, value_name = "DURATION", default_value = "10m", value_parser = crate::duration::parse)]
+    pub(crate) grace: std::time::Duration,
+    #[command(flatten)]
+    pub(crate) authority: AuthorityArgs,
+    /// Delete the content of emptyDirs of pods that are gone; never through a mount inside
+    #[arg(long)]
+    pub(crate) delete_ephemeral: bool,
+    /// Unmount what a driver mounted that cannot be reached any more, without it
+    #[arg(long)]
+    pub(crate) without_driver: bool,
+    /// Unmount dead file systems by force, then lazily; what they had not written is lost
+    #[arg(long)]
+    pub(crate) force: bool,
+    /// How long all may take
+    #[arg(long, value_name = "DURATION", default_value = "5m", value_parser = crate::duration::parse)]
+    pub(crate) timeout: std::time::Duration,
+    /// How many operations run at once
+    #[arg(long, hide = true, default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..=256))]
+    pub(crate) workers: u16,
+}
+
+/// Arguments of `release`.
+#[derive(Debug, Args)]
+#[allow(clippy::struct_excessive_bools)] // each is one flag
+pub(crate) struct ReleaseArgs {
+    /// Carry the plan out
+    #[arg(long)]
+    pub(crate) yes: bool,
+    /// Also the volumes of pods that are wanted, or of which nobody can tell
+    #[arg(long)]
+    pub(crate) including_running: bool,
+    #[command(flatten)]
+    pub(crate) authority: AuthorityArgs,
+    /// Delete the content of emptyDirs
+    #[arg(long)]
+    pub(crate) delete_ephemeral: bool,
+    /// Unmount what a driver mounted that cannot be reached any more, without it
+    #[arg(long)]
+    pub(crate) without_driver: bool,
+    /// Unmount dead file systems by force, then lazily; what they had not written is lost
+    #[arg(long)]
+    pub(crate) force: bool,
+    /// How long all may take
+    #[arg(long, value_name = "DURATION", default_value = "5m", value_parser = crate::duration::parse)]
+    pub(crate) timeout: std::time::Duration,
+    /// How many operations run at once
+    #[arg(long, hide = true, default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..=256))]
+    pub(crate) workers: u16,
+}
+
+/// Arguments of `wait`.
+#[derive(Debug, Args)]
+pub(crate) struct WaitArgs {
+    /// What to wait for
+    #[arg(long = "for", value_name = "WHAT")]
+    pub(crate) what: WaitFor,
+    /// How long at most; for ever if not given
+    #[arg(long, value_name = "DURATION", value_parser = crate::duration::parse)]
+    pub(crate) timeout: Option<std::time::Duration>,
+    #[command(flatten)]
+    pub(crate) authority: AuthorityArgs,
+}
+
+/// What `wait` waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum WaitFor {
+    /// Nothing is mounted, attached or staged under the node root
+    Empty,
+    /// Every volume and device is mounted or gone, none in between
+    Settled,
+    /// `refloat clean` would have nothing to do and nothing to keep
+    Clean,
 }
 
 /// Arguments of `node`.

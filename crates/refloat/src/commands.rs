@@ -1,13 +1,16 @@
 //! One module a command.
 
+mod clean;
 mod completion;
 mod demo;
 mod doctor;
 mod explain;
 mod node;
 mod record;
+mod release;
 mod scan;
 mod version;
+mod wait;
 
 use crate::cli::{Command, OutputFormat};
 use crate::config::Settings;
@@ -21,6 +24,9 @@ pub(crate) fn run(command: &Command, settings: &Settings) -> Result<Done, Failur
     match command {
         Command::Scan(args) => scan::run(args, settings),
         Command::Explain(args) => explain::run(args, settings),
+        Command::Clean(args) => clean::run(args, settings),
+        Command::Release(args) => release::run(args, settings),
+        Command::Wait(args) => wait::run(args, settings),
         Command::Node(args) => node::run(args, settings),
         Command::Record(command) => record::run(command, settings),
         Command::Doctor => doctor::run(settings),

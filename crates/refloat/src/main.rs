@@ -6,6 +6,7 @@
 mod cli;
 mod commands;
 mod config;
+mod duration;
 mod exit;
 mod explain;
 mod logging;

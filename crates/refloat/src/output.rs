@@ -1,5 +1,6 @@
 //! What commands print: the object of `scan -o json` and the other formats of it.
 
+pub(crate) mod clean_plan;
 pub(crate) mod html;
 pub(crate) mod node_volumes;
 pub(crate) mod path_text;

@@ -88,6 +88,24 @@ pub fn clear(dir: BorrowedFd<'_>, shown: &Path) -> Result<(), VolumeError> {
     Ok(())
 }
 
+/// Whether everything in the folder is what [`clear`] removes. An empty folder holds nothing else either. Reads names and
+/// links; opens nothing in it.
+pub fn holds_nothing_else(dir: BorrowedFd<'_>, shown: &Path) -> Result<bool, VolumeError> {
+    let mut step = |_: &str| Ok(());
+    let writer = Writer::new(dir, shown, None, &mut step)?;
+    for (name, kind) in &writer.list()? {
+        let own = match *kind {
+            FileType::Symlink => **name == *DATA || **name == *TEMPORARY || writer.is_own_link(name)?,
+            FileType::Directory => is_timestamped(name),
+            _ => false,
+        };
+        if !own {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
 /// As [`write()`]; `step` is called before each change of the file system, and an error from it ends the writer there
 /// without any clean-up, as a kill would.
 fn write_by_steps(

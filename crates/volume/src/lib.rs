@@ -26,7 +26,9 @@ pub mod sub_path;
 mod tear_down;
 mod tool;
 
-pub use atomic_writer::{WriteOutcome, clear as clear_payload, write as write_payload};
+pub use atomic_writer::{
+    WriteOutcome, clear as clear_payload, holds_nothing_else as holds_only_payload, write as write_payload,
+};
 pub(crate) use bind_again::set_options_again;
 pub use error::{Problem, SpecError, VolumeError, error_chain};
 pub use force::{Forced, force_unmount};

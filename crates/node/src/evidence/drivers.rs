@@ -32,7 +32,7 @@ pub(super) fn recorded_missing(records: &[Record]) -> BTreeMap<String, Option<St
 }
 
 /// Whether somebody listens on the socket. Nothing is said to whoever does.
-fn answers(socket: &Path) -> bool {
+pub(crate) fn answers(socket: &Path) -> bool {
     let Ok(address) = SocketAddrUnix::new(socket) else { return false };
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let Ok(fd) = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None) else { return false };

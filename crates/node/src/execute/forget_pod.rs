@@ -24,7 +24,7 @@ pub(super) fn run(executor: &Executor, journal: &Journal<'_>, pod: &PodUid) -> R
 }
 
 /// Removes the folder if nothing but empty folders and markers is in it.
-fn remove_empty(executor: &Executor, rel: &Path, depth: usize) -> Result<(), VolumeError> {
+pub(super) fn remove_empty(executor: &Executor, rel: &Path, depth: usize) -> Result<(), VolumeError> {
     let root = &executor.host.root;
     let Some(entries) = root.list(rel).map_err(VolumeError::Path)? else { return Ok(()) };
     for entry in &entries {

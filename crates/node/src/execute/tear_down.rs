@@ -1,26 +1,32 @@
 //! TearDown: subPaths, volume, a look into the mount table, and the record last.
 
+use std::os::fd::AsFd;
+
 use refloat_mount::Standing;
 use refloat_record::{PodVolume, Record, VolumeMode};
 use refloat_volume::{
     Problem, TearDown, VolumeError, block, layout, remove_volume_dir, sub_path, unmount_nested, unmount_own_layers,
 };
 
-use super::{Executor, Journal, Success};
+use super::{Executor, Job, Journal, Success};
 
 pub(super) fn run(
     executor: &Executor,
     journal: &Journal<'_>,
     record: &PodVolume,
     trusted: bool,
-    failures: u32,
+    job: &Job,
 ) -> Result<Success, VolumeError> {
     let host = &executor.host;
+    let failures = job.failures;
     // A driver that is asked to undo it may have begun when something fails: it is not what was confirmed any more.
     if trusted && record.confirmed {
         journal.put(Record::PodVolume(PodVolume { confirmed: false, ..record.clone() }))?;
     }
     sub_path::tear_down(host, record)?;
+    if let Some(path) = record.path.as_ref().filter(|_| job.clear_payload) {
+        clear_payload(executor, path)?;
+    }
     match executor.plugins.by_name(&record.plugin) {
         Some(plugin) => plugin.tear_down(&TearDown { host, record, trusted, failures })?,
         None if record.mode == VolumeMode::Block => {
@@ -58,4 +64,19 @@ pub(super) fn run(
     }
     journal.remove(record.key())?;
     Ok(Success::Done)
+}
+
+/// Removes what an atomic writer wrote into a volume's folder, and nothing else; a folder with something mounted over it is
+/// left to the plugin.
+fn clear_payload(executor: &Executor, path: &refloat_record::RelPath) -> Result<(), VolumeError> {
+    let host = &executor.host;
+    unmount_nested(host, path)?;
+    let absolute = host.absolute(path);
+    if executor.table()?.at(&absolute).is_some() {
+        return Ok(());
+    }
+    match host.root.open_dir(path.as_path()).map_err(VolumeError::Path)? {
+        Some(dir) => refloat_volume::clear_payload(dir.as_fd(), &absolute),
+        None => Ok(()),
+    }
 }

@@ -30,7 +30,7 @@ const FORGET_AFTER: jiff::SignedDuration = jiff::SignedDuration::from_hours(7 * 
 
 /// What was heard since the manager last listened. Written by the watch's own thread.
 #[derive(Debug)]
-pub(super) struct DriverNews {
+pub(crate) struct DriverNews {
     changes: Mutex<Vec<DriverChange>>,
     /// Becomes readable when there is something.
     wake: OwnedFd,
@@ -58,7 +58,7 @@ impl AsFd for DriverNews {
 }
 
 /// Starts to watch for drivers. A node where that cannot be done has its other volumes all the same.
-pub(super) fn watch(root: &Path, operation_deadline: Duration) -> std::io::Result<(Drivers, Arc<DriverNews>)> {
+pub(crate) fn watch(root: &Path, operation_deadline: Duration) -> std::io::Result<(Drivers, Arc<DriverNews>)> {
     let wake = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
     let news = Arc::new(DriverNews { changes: Mutex::default(), wake });
     let options = DriversOptions { registry: root.join(REGISTRY), deadline: operation_deadline.mul_f64(CALL_PART) };

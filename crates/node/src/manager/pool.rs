@@ -22,7 +22,7 @@ use crate::execute::{Done, Executor, Failure, Job};
 
 /// The worker threads and their queue.
 #[derive(Debug)]
-pub(super) struct Pool {
+pub(crate) struct Pool {
     shared: Arc<Shared>,
     threads: Vec<(u64, JoinHandle<()>)>,
     /// How many operations run at once.
@@ -72,13 +72,13 @@ struct Running {
 
 /// A job that is not waited for any more.
 #[derive(Debug, Clone)]
-pub(super) struct Overdue {
-    pub(super) excludes: Vec<crate::Exclusion>,
-    pub(super) problem: Problem,
+pub(crate) struct Overdue {
+    pub(crate) excludes: Vec<crate::Exclusion>,
+    pub(crate) problem: Problem,
 }
 
 impl Pool {
-    pub(super) fn new(executor: Arc<Executor>, workers: usize, deadline: Duration) -> std::io::Result<Self> {
+    pub(crate) fn new(executor: Arc<Executor>, workers: usize, deadline: Duration) -> std::io::Result<Self> {
         let wake = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let shared = Shared { executor: RwLock::new(executor), state: Mutex::default(), ready: Condvar::new(), wake };
         let workers = workers.max(1);
@@ -132,12 +132,12 @@ impl Pool {
     }
 
     /// Jobs that start from now on are carried out by this one.
-    pub(super) fn use_executor(&self, executor: Arc<Executor>) {
+    pub(crate) fn use_executor(&self, executor: Arc<Executor>) {
         *self.shared.executor.write().unwrap_or_else(PoisonError::into_inner) = executor;
     }
 
     /// Queues jobs, to be started in this order.
-    pub(super) fn submit(&mut self, jobs: impl IntoIterator<Item = Job>) -> std::io::Result<()> {
+    pub(crate) fn submit(&mut self, jobs: impl IntoIterator<Item = Job>) -> std::io::Result<()> {
         let mut state = self.shared.state();
         for job in jobs {
             let lane = job.driver.clone().filter(|_| self.workers > 1);
@@ -150,7 +150,7 @@ impl Pool {
     }
 
     /// Takes what has ended since the last call.
-    pub(super) fn ended(&self) -> Vec<Done> {
+    pub(crate) fn ended(&self) -> Vec<Done> {
         let mut counter = [0; 8];
         // Not readable means that nothing has ended, which the list tells as well.
         let _ = rustix::io::read(&self.shared.wake, &mut counter);
@@ -158,7 +158,7 @@ impl Pool {
     }
 
     /// Whether nothing is queued, under way (but for what is overdue) or waiting to be taken.
-    pub(super) fn is_idle(&self) -> bool {
+    pub(crate) fn is_idle(&self) -> bool {
         let state = self.shared.state();
         state.is_queue_empty() && state.done.is_empty() && state.running.values().all(|r| r.overdue)
     }
@@ -173,7 +173,7 @@ impl Pool {
     }
 
     /// When the next job becomes overdue, if one is under way.
-    pub(super) fn next_deadline(&self) -> Option<Instant> {
+    pub(crate) fn next_deadline(&self) -> Option<Instant> {
         let state = self.shared.state();
         let running = state.running.values().filter(|r| !r.overdue).map(|r| r.since).min();
         // A queued job starts now at the earliest.
@@ -182,7 +182,7 @@ impl Pool {
     }
 
     /// Gives up jobs that are over their deadline; another thread takes the place of each one's as it is needed.
-    pub(super) fn give_up_overdue(&mut self) -> std::io::Result<()> {
+    pub(crate) fn give_up_overdue(&mut self) -> std::io::Result<()> {
         let mut state = self.shared.state();
         let State { running, lanes, .. } = &mut *state;
         for running in running.values_mut() {
@@ -196,7 +196,7 @@ impl Pool {
     }
 
     /// The jobs that are not waited for any more.
-    pub(super) fn overdue(&self) -> Vec<Overdue> {
+    pub(crate) fn overdue(&self) -> Vec<Overdue> {
         let state = self.shared.state();
         let overdue = state.running.values().filter(|r| r.overdue);
         overdue
@@ -217,7 +217,7 @@ impl Pool {
     }
 
     /// Drops what is queued, lets what is under way end, but waits for it no longer than this.
-    pub(super) fn stop(&mut self, patience: Duration) {
+    pub(crate) fn stop(&mut self, patience: Duration) {
         let mut state = self.shared.state();
         state.stop = true;
         state.lanes.values_mut().for_each(|lane| lane.queue.clear());
@@ -318,6 +318,7 @@ impl Shared {
             excludes: job.operation.excludes(),
             changes: vec![],
             generation: executor.generation,
+            forced: vec![],
             result: Err(Failure {
                 operation: job.operation.name(),
                 subject: executor.subject(&job.operation),

@@ -214,6 +214,7 @@ impl Manager {
             force: None,
             failures: 0,
             driver: None,
+            clear_payload: false,
         };
         job.failures = self.retries.failures(&job.operation.excludes()[0]);
         job.driver = self.driver(&job.operation);
@@ -244,7 +245,8 @@ impl Manager {
                     job.force = Some(Force { lazy: self.options.lazy_unmount });
                 }
             }
-            Operation::UnmountDevice { .. } => {}
+            // The last two are never planned by a manager.
+            Operation::UnmountDevice { .. } | Operation::UnmountLeftover { .. } | Operation::TidyPod { .. } => {}
         }
         job
     }
@@ -258,7 +260,10 @@ impl Manager {
             }
             Operation::TearDown { record, .. } => plugin(&record.plugin)?.recorded_driver((&**record).into()),
             Operation::UnmountDevice { record, .. } => plugin(&record.plugin)?.recorded_driver((&**record).into()),
-            Operation::AdmitPod { .. } | Operation::ForgetPod { .. } => None,
+            Operation::AdmitPod { .. }
+            | Operation::ForgetPod { .. }
+            | Operation::UnmountLeftover { .. }
+            | Operation::TidyPod { .. } => None,
         }
     }
 

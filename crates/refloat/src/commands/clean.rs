@@ -1,0 +1,115 @@
+//! `refloat clean`: what no pod wants is unmounted and removed, and nothing else.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use refloat_node::ManagerError;
+use refloat_node::clean::{Authority, CleanError, CleanOptions, Cleaner, CleanerOptions, Manifests, NoAuthority, Target};
+use refloat_record::PodUid;
+
+use crate::cli::{AuthorityArgs, CleanArgs};
+use crate::config::Settings;
+use crate::exit::{Done, Failure};
+use crate::look::open_root;
+use crate::output::clean_plan::CleanOutput;
+use crate::output::table::Look;
+
+/// How long one operation may take before the others go on without it, if all may take longer.
+const OPERATION_DEADLINE: Duration = Duration::from_secs(60);
+
+/// Runs the command.
+pub(crate) fn run(args: &CleanArgs, settings: &Settings) -> Result<Done, Failure> {
+    let options = CleanOptions {
+        targets: args.targets.iter().cloned().map(Target).collect(),
+        grace: args.grace,
+        assume_gone: assumed(&args.authority)?,
+        delete_ephemeral: args.delete_ephemeral,
+        without_driver: args.without_driver,
+        force: args.force,
+        release: false,
+        including_running: false,
+    };
+    let mut cleaner = cleaner(settings, &args.authority, args.yes, args.workers, args.timeout)?;
+    let (plan, _) = cleaner.plan(&options).map_err(|e| explain(e, settings))?;
+    if !options.targets.is_empty() && plan.units.is_empty() && plan.kept.is_empty() && plan.wanted.is_empty() {
+        let names: Vec<&str> = options.targets.iter().map(|t| t.0.as_str()).collect();
+        return Err(Failure::message(
+            format!("there is nothing on this node that is called {}", names.join(" or ")),
+            "name a pod by its uid or namespace/name, a volume by its path or unique name; `refloat scan -o wide` shows them",
+        ));
+    }
+    let mut out = std::io::BufWriter::new(std::io::stdout().lock());
+    let look = Look::of_stdout(settings.color);
+    if !args.yes {
+        CleanOutput::new("CleanPlan", &plan, false, None).print(&mut out, settings.output, look)?;
+        return Ok(Done::attention_if(!plan.kept.is_empty()));
+    }
+    let report = cleaner.execute(plan, &options).map_err(|e| explain(e, settings))?;
+    CleanOutput::new("CleanPlan", &report.plan, true, report.stopped.clone()).print(&mut out, settings.output, look)?;
+    if let Some(why) = report.stopped {
+        return Err(stopped(&why));
+    }
+    Ok(Done::attention_if(report.is_unfinished() || !report.plan.kept.is_empty()))
+}
+
+/// The failure of a clean-up that met a surprise.
+pub(super) fn stopped(why: &str) -> Failure {
+    Failure::message(
+        format!("stopped before the end: {why}"),
+        "what was done is listed above; look at what changed, then run it again",
+    )
+}
+
+/// The pods that the operator says are gone.
+pub(super) fn assumed(args: &AuthorityArgs) -> Result<BTreeSet<PodUid>, Failure> {
+    let uid = |text: &String| {
+        PodUid::new(text).map_err(|e| Failure::usage(format!("--assume-gone {text}: {e}"), "name a pod by its uid"))
+    };
+    args.assume_gone.iter().map(uid).collect()
+}
+
+/// Opens what cleans.
+pub(super) fn cleaner(
+    settings: &Settings,
+    args: &AuthorityArgs,
+    write: bool,
+    workers: u16,
+    timeout: Duration,
+) -> Result<Cleaner, Failure> {
+    // So that a root that is not there is told as everywhere.
+    open_root(settings)?;
+    let options = CleanerOptions {
+        root_dir: settings.root_dir.clone(),
+        state_dir: settings.state_dir.clone(),
+        write,
+        workers: workers.into(),
+        operation_deadline: OPERATION_DEADLINE.min(timeout),
+        timeout,
+    };
+    Cleaner::open(options, authority(settings, args)?).map_err(|e| explain(e, settings))
+}
+
+/// Who says which pods are wanted.
+fn authority(settings: &Settings, args: &AuthorityArgs) -> Result<Box<dyn Authority>, Failure> {
+    let Some(folder) = args.manifests.as_ref().or(settings.file.manifests.as_ref()) else {
+        return Ok(Box::new(NoAuthority));
+    };
+    let folder = std::path::absolute(folder)
+        .map_err(|e| Failure::usage(format!("cannot make {} absolute: {e}", folder.display()), "check --manifests"))?;
+    Ok(Box::new(Manifests::new(folder, settings.state_dir.clone())))
+}
+
+/// What to do about a clean-up that does not start.
+pub(super) fn explain(error: CleanError, settings: &Settings) -> Failure {
+    let hint = match &error {
+        CleanError::Start(ManagerError::Store(refloat_record::OpenError::Locked { .. })) => {
+            "a Refloat manager runs on this node and cleans up by itself; `refloat explain` says what it waits for".into()
+        }
+        CleanError::Start(ManagerError::Store(_)) => {
+            let state = settings.state_dir.display();
+            format!("{state} must be a folder that this user can write; name another with --state-dir")
+        }
+        _ => "run it as root; `refloat doctor` says what this node lacks".into(),
+    };
+    Failure::with_hint(error, hint)
+}

@@ -1,0 +1,43 @@
+//! `refloat release`: every volume of the node is torn down, and it is proved that none is left.
+
+use refloat_node::clean::{CleanOptions, what_is_left};
+
+use super::clean::{assumed, cleaner, explain, stopped};
+use crate::cli::ReleaseArgs;
+use crate::config::Settings;
+use crate::exit::{Done, Failure};
+use crate::output::clean_plan::CleanOutput;
+use crate::output::table::Look;
+
+/// Runs the command.
+pub(crate) fn run(args: &ReleaseArgs, settings: &Settings) -> Result<Done, Failure> {
+    let options = CleanOptions {
+        assume_gone: assumed(&args.authority)?,
+        delete_ephemeral: args.delete_ephemeral,
+        without_driver: args.without_driver,
+        force: args.force,
+        release: true,
+        including_running: args.including_running,
+        ..CleanOptions::default()
+    };
+    let mut cleaner = cleaner(settings, &args.authority, args.yes, args.workers, args.timeout)?;
+    let (plan, seen) = cleaner.plan(&options).map_err(|e| explain(e, settings))?;
+    let mut out = std::io::BufWriter::new(std::io::stdout().lock());
+    let look = Look::of_stdout(settings.color);
+    if !args.yes {
+        let left = what_is_left(cleaner.host(), &seen.table, &seen.actual);
+        let output = CleanOutput::new("ReleasePlan", &plan, false, None).with_left(&left);
+        output.print(&mut out, settings.output, look)?;
+        return Ok(Done::attention_if(!left.is_empty()));
+    }
+    let report = cleaner.execute(plan, &options).map_err(|e| explain(e, settings))?;
+    let (_, seen) = cleaner.plan(&options).map_err(|e| explain(e, settings))?;
+    let left = what_is_left(cleaner.host(), &seen.table, &seen.actual);
+    let output = CleanOutput::new("ReleasePlan", &report.plan, true, report.stopped.clone()).with_left(&left);
+    output.print(&mut out, settings.output, look)?;
+    if let Some(why) = report.stopped {
+        return Err(stopped(&why));
+    }
+    // Files that stay are no mount: a reset or reboot may go on.
+    Ok(Done::attention_if(!left.is_empty()))
+}
