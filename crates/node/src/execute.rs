@@ -155,8 +155,9 @@ impl Executor {
             Operation::ForgetPod { pod, .. } => {
                 self.with_force(job.force, &forced, || forget_pod::run(self, &journal, pod))
             }
-            Operation::UnmountLeftover { path, expected, folder, .. } => self
-                .with_force(job.force, &forced, || unmount_leftover::run(self, path, expected.as_ref(), *folder)),
+            Operation::UnmountLeftover { path, expected, folder, .. } => {
+                self.with_force(job.force, &forced, || unmount_leftover::run(self, path, expected.as_ref(), *folder))
+            }
             Operation::TidyPod { pod, .. } => tidy_pod::run(self, &journal, pod),
         });
         let result = result.map_err(|source| Failure {
@@ -234,7 +235,9 @@ impl Executor {
             Operation::AdmitPod { pod, .. } | Operation::ForgetPod { pod, .. } | Operation::TidyPod { pod, .. } => {
                 format!("pod {pod}")
             }
-            Operation::UnmountLeftover { path, .. } => format!("what is mounted at {}", self.host.absolute(path).display()),
+            Operation::UnmountLeftover { path, .. } => {
+                format!("what is mounted at {}", self.host.absolute(path).display())
+            }
             Operation::SetUp { volume, .. } => {
                 let name = volume.outer_names.first().map_or(volume.key.spec_name.as_str(), |n| n.as_str());
                 volume_of(name, &volume.pod) + &at(volume.path.as_ref())

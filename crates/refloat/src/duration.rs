@@ -41,7 +41,9 @@ mod tests {
 
     #[test]
     fn durations_are_read() {
-        for (text, seconds) in [("0", 0.0), ("0s", 0.0), ("30s", 30.0), ("10m", 600.0), ("1h30m", 5400.0), ("1.5s", 1.5), ("250ms", 0.25)] {
+        for (text, seconds) in
+            [("0", 0.0), ("0s", 0.0), ("30s", 30.0), ("10m", 600.0), ("1h30m", 5400.0), ("1.5s", 1.5), ("250ms", 0.25)]
+        {
             assert_eq!(parse(text), Ok(Duration::from_secs_f64(seconds)), "{text}");
         }
         for text in ["", "10", "m", "10x", "-1s", "1s2", "1e9h", "99999999999999999999h", "1..2s"] {

@@ -201,12 +201,16 @@ impl Cleaner {
     /// where they would be.
     fn drivers(&self, evidence: &Evidence, actual: &Actual) -> BTreeSet<String> {
         let plugins = &self.executor.plugins;
-        let of_volumes = actual.volumes.iter().filter_map(|v| v.record.as_ref()).filter_map(|record| {
-            plugins.by_name(&record.plugin)?.recorded_driver(record.into())
-        });
-        let of_devices = actual.devices.iter().filter_map(|d| d.record.as_ref()).filter_map(|record| {
-            plugins.by_name(&record.plugin)?.recorded_driver(record.into())
-        });
+        let of_volumes = actual
+            .volumes
+            .iter()
+            .filter_map(|v| v.record.as_ref())
+            .filter_map(|record| plugins.by_name(&record.plugin)?.recorded_driver(record.into()));
+        let of_devices = actual
+            .devices
+            .iter()
+            .filter_map(|d| d.record.as_ref())
+            .filter_map(|record| plugins.by_name(&record.plugin)?.recorded_driver(record.into()));
         let needed: BTreeSet<String> = of_volumes.chain(of_devices).collect();
         if needed.is_empty() {
             return needed;
@@ -250,7 +254,8 @@ impl Cleaner {
     /// Carries a plan out. What it did is in the steps.
     pub fn execute(&mut self, plan: CleanPlan, options: &CleanOptions) -> Result<CleanReport, CleanError> {
         let end = Instant::now() + self.options.timeout;
-        let mut run = Run { plan, stopped: None, failed_pods: BTreeSet::new(), failed_devices: BTreeSet::new(), hanging: vec![] };
+        let mut run =
+            Run { plan, stopped: None, failed_pods: BTreeSet::new(), failed_devices: BTreeSet::new(), hanging: vec![] };
         for stage in [Stage::SubPaths, Stage::Volumes, Stage::Blocks, Stage::Devices, Stage::Folders] {
             self.stage(&mut run, stage, options, end)?;
         }
@@ -260,13 +265,7 @@ impl Cleaner {
         Ok(CleanReport { plan, stopped })
     }
 
-    fn stage(
-        &mut self,
-        run: &mut Run,
-        stage: Stage,
-        options: &CleanOptions,
-        end: Instant,
-    ) -> Result<(), CleanError> {
+    fn stage(&mut self, run: &mut Run, stage: Stage, options: &CleanOptions, end: Instant) -> Result<(), CleanError> {
         let mut queue: Vec<usize> =
             (0..run.plan.units.len()).filter(|index| run.plan.units[*index].stage == stage).collect();
         queue.reverse();
@@ -347,7 +346,8 @@ impl Cleaner {
     fn wait(&self, end: Instant) -> Result<(), CleanError> {
         let until = self.pool.next_deadline().map_or(end, |at| at.min(end));
         let left = until.saturating_duration_since(Instant::now()) + Duration::from_millis(1);
-        let left = Timespec { tv_sec: left.as_secs().try_into().unwrap_or(i64::MAX), tv_nsec: left.subsec_nanos().into() };
+        let left =
+            Timespec { tv_sec: left.as_secs().try_into().unwrap_or(i64::MAX), tv_nsec: left.subsec_nanos().into() };
         match rustix::event::poll(&mut [PollFd::new(&self.pool, PollFlags::IN)], Some(&left)) {
             Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
             Err(errno) => Err(CleanError::Io { doing: "wait for operations", source: errno.into() }),
@@ -366,7 +366,8 @@ impl Cleaner {
             }
             (Some(pod), _) => Some(self.authority.verdict(pod)),
             (None, Operation::UnmountDevice { record, .. }) if !options.release => {
-                let verdict = self.authority.verdict_of_unused(Some(&record.unique_name), record.device_mount_path.as_path());
+                let verdict =
+                    self.authority.verdict_of_unused(Some(&record.unique_name), record.device_mount_path.as_path());
                 Some(verdict).filter(|v| matches!(v, Verdict::Wanted { .. }))
             }
             (None, _) => None,
@@ -487,7 +488,9 @@ impl Cleaner {
                 continue;
             }
             for step in &mut run.plan.units[index].steps {
-                if step.mount.is_some_and(|key| !is_there(&table, key)) && !matches!(step.result, StepResult::Forced { .. }) {
+                if step.mount.is_some_and(|key| !is_there(&table, key))
+                    && !matches!(step.result, StepResult::Forced { .. })
+                {
                     step.result = StepResult::Done;
                 }
             }
@@ -518,7 +521,9 @@ impl Run {
     fn hopeless(&self, index: usize) -> Option<String> {
         let unit = &self.plan.units[index];
         match &unit.operation {
-            Operation::TidyPod { pod, .. } if self.failed_pods.contains(pod) => Some("something of the pod is left".into()),
+            Operation::TidyPod { pod, .. } if self.failed_pods.contains(pod) => {
+                Some("something of the pod is left".into())
+            }
             Operation::UnmountDevice { record, .. } => {
                 let names = [record.unique_name.as_str(), record.device_mount_path.as_str()];
                 let used = names.iter().any(|name| self.failed_devices.contains(*name));
@@ -576,7 +581,9 @@ impl Facts {
         let mut seen = BTreeMap::new();
         for volume in actual.volumes.iter().filter(|v| may_go(&v.key.pod)) {
             let path = volume.path.as_ref().filter(|_| volume.mount.is_none());
-            let Some((path, rel)) = path.and_then(|path| Some((path, path.strip_prefix(root.path()).ok()?))) else { continue };
+            let Some((path, rel)) = path.and_then(|path| Some((path, path.strip_prefix(root.path()).ok()?))) else {
+                continue;
+            };
             if let Some(found) = contents::of_folder(root, rel) {
                 seen.insert(path.clone(), found);
             }
@@ -593,13 +600,11 @@ impl Facts {
         let folders = folders.collect();
         let rel = |path: &Path| path.strip_prefix(root.path()).map(Path::to_path_buf).ok();
         let devices = || actual.devices.iter().filter_map(|device| Some((device, rel(&device.path)?)));
-        let unused = devices().map(|(device, rel)| {
-            (device.path.clone(), authority.verdict_of_unused(device.unique_name.as_ref(), &rel))
-        });
+        let unused = devices()
+            .map(|(device, rel)| (device.path.clone(), authority.verdict_of_unused(device.unique_name.as_ref(), &rel)));
         let unused = unused.collect();
-        let device_changes = devices().filter_map(|(device, rel)| {
-            Some((device.path.clone(), signs::of_folder(root, rel.parent()?)?))
-        });
+        let device_changes =
+            devices().filter_map(|(device, rel)| Some((device.path.clone(), signs::of_folder(root, rel.parent()?)?)));
         let device_changes = device_changes.collect();
         Self { verdicts, unused, contents: seen, folders, device_changes, held: BTreeMap::new() }
     }
@@ -643,7 +648,14 @@ fn is_surprise(error: &VolumeError, by_driver: bool) -> bool {
         VolumeError::Refused(problem) => match problem.code {
             "StillMounted" => !by_driver,
             code => [
-                "DataKept", "OtherMount", "FolderLeft", "RootMoved", "RootCovered", "HiddenMount", "ForeignEntry", "BadRecord",
+                "DataKept",
+                "OtherMount",
+                "FolderLeft",
+                "RootMoved",
+                "RootCovered",
+                "HiddenMount",
+                "ForeignEntry",
+                "BadRecord",
             ]
             .contains(&code),
         },

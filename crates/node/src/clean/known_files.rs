@@ -82,7 +82,8 @@ fn begins_with(dir: &Dir, name: &str, text: &[u8]) -> bool {
 }
 
 fn open(dir: &Dir, name: &OsStr, flags: OFlags) -> Option<rustix::fd::OwnedFd> {
-    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS | ResolveFlags::NO_XDEV;
+    let resolve =
+        ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS | ResolveFlags::NO_XDEV;
     let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     rustix::fs::openat2(dir, Path::new(name), flags, Mode::empty(), resolve).ok()
 }

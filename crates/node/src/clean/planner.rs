@@ -12,8 +12,8 @@ use super::contents::Stray;
 use super::{Action, CleanOptions, CleanPlan, Contents, Kept, MountKey, Stage, Step, StepResult, Unit, Verdict, What};
 use crate::reconstruct::{self, Mounts};
 use crate::{
-    Actual, ActualDevice, ActualVolume, Exclusion, Leftover, LeftoverKind, Operation, ReconstructionResult, RecordState,
-    VolumeState,
+    Actual, ActualDevice, ActualVolume, Exclusion, Leftover, LeftoverKind, Operation, ReconstructionResult,
+    RecordState, VolumeState,
 };
 
 const EMPTY_DIR: &str = "kubernetes.io/empty-dir";
@@ -141,7 +141,9 @@ impl Planner<'_> {
             Some(Verdict::Unknown { .. }) | None if options.including_running => {
                 Fate::Gone("the node is released with running pods".into())
             }
-            Some(Verdict::Unknown { why }) => Fate::Stays("NotKnown", format!("whether its pod is gone is not known: {why}")),
+            Some(Verdict::Unknown { why }) => {
+                Fate::Stays("NotKnown", format!("whether its pod is gone is not known: {why}"))
+            }
             None => Fate::Stays("NotKnown", "no source of pods was asked about its pod".into()),
         }
     }
@@ -221,7 +223,14 @@ impl Planner<'_> {
         });
     }
 
-    fn keep_data(&mut self, volume: &ActualVolume, path: &Path, contents: Contents, code: &'static str, reason: String) {
+    fn keep_data(
+        &mut self,
+        volume: &ActualVolume,
+        path: &Path,
+        contents: Contents,
+        code: &'static str,
+        reason: String,
+    ) {
         let more = if contents.complete { "" } else { " (and more: not all was counted)" };
         self.keep(Kept {
             pod: Some(volume.key.pod.clone()),
@@ -381,13 +390,19 @@ impl Planner<'_> {
         })
     }
 
-    fn volume_steps(&self, volume: &ActualVolume, path: &Path, name: &str, reason: &str, doing: &Doing<'_>) -> Vec<Step> {
+    fn volume_steps(
+        &self,
+        volume: &ActualVolume,
+        path: &Path,
+        name: &str,
+        reason: &str,
+        doing: &Doing<'_>,
+    ) -> Vec<Step> {
         let step = |action, path: &Path| plain_step(action, path, Some(name), reason);
         let mut steps = vec![];
         if let Some(folder) = sub_path_folder(self.input.root, volume) {
             let mounts: Vec<Mount<'_>> = self.input.table.under(&folder).collect();
-            let steps_of =
-                mounts.iter().rev().map(|m| mount_step(Action::UnmountSubPath, *m, Some(name), reason));
+            let steps_of = mounts.iter().rev().map(|m| mount_step(Action::UnmountSubPath, *m, Some(name), reason));
             steps.extend(steps_of);
         }
         if volume.key.mode == VolumeMode::Block {
@@ -399,7 +414,8 @@ impl Planner<'_> {
                 steps.push(step(Action::UnmapBlock, path));
             }
         } else if let Some(driver) = doing.driver {
-            let mut own = self.unmounts(path, Action::TearDown, Some(name), &format!("{reason}; by its driver {driver}"));
+            let mut own =
+                self.unmounts(path, Action::TearDown, Some(name), &format!("{reason}; by its driver {driver}"));
             if !own.iter().any(|s| s.action == Action::TearDown) {
                 own.push(step(Action::TearDown, path));
             }
@@ -413,7 +429,8 @@ impl Planner<'_> {
         if doing.delete {
             steps.push(step(Action::DeleteContent, path));
         }
-        if volume.key.mode == VolumeMode::Filesystem && self.input.contents.contains_key(path) || volume.mount.is_some() {
+        if volume.key.mode == VolumeMode::Filesystem && self.input.contents.contains_key(path) || volume.mount.is_some()
+        {
             steps.push(step(Action::RemoveFolder, path));
         }
         if volume.record_state == RecordState::Ok {
@@ -487,7 +504,8 @@ impl Planner<'_> {
         let mut steps = self.unmounts(point, action, volume, by);
         let rel = point.strip_prefix(self.input.root).ok().and_then(|rel| RelPath::new(rel.to_str()?).ok());
         let stack = self.mounts.stack(point);
-        let same_origin = stack.windows(2).all(|two| two[0].device() == two[1].device() && two[0].root() == two[1].root());
+        let same_origin =
+            stack.windows(2).all(|two| two[0].device() == two[1].device() && two[0].root() == two[1].root());
         let trouble = match (&rel, stack.is_empty(), same_origin) {
             (None, ..) => Some(("NotUnderstood", "its path cannot be written as text".to_owned())),
             (_, true, _) => Some(("Conflict", "another mount hides it".to_owned())),
@@ -533,7 +551,8 @@ impl Planner<'_> {
             return;
         }
         let name = device.unique_name.as_ref().map_or_else(|| device.path.display().to_string(), ToString::to_string);
-        let keep = |code, reason: String| Kept { volume: Some(name.clone()), ..kept(device.path.clone(), code, reason) };
+        let keep =
+            |code, reason: String| Kept { volume: Some(name.clone()), ..kept(device.path.clone(), code, reason) };
         // Whoever uses it is looked for by the mount table and by records.
         let in_use = reconstruct::references(self.input.table, root, &device.path)
             .into_iter()
@@ -551,7 +570,10 @@ impl Planner<'_> {
             };
             return self.keep(keep("InUse", by));
         }
-        if device.mount.is_none() && device.state == VolumeState::NotMounted && device.record_state == RecordState::Missing {
+        if device.mount.is_none()
+            && device.state == VolumeState::NotMounted
+            && device.record_state == RecordState::Missing
+        {
             // A folder. The next volume of this name needs it again; an empty one harms nobody.
             return;
         }
@@ -603,7 +625,8 @@ impl Planner<'_> {
             if let Some(who) = self.holder(&steps) {
                 return self.keep(keep("Held", who));
             }
-            let operation = Operation::UnmountDevice { record: Box::new(record.clone()), trusted, reason: by.to_owned() };
+            let operation =
+                Operation::UnmountDevice { record: Box::new(record.clone()), trusted, reason: by.to_owned() };
             return self.add(Unit {
                 subject: format!("device {name}"),
                 pod: None,
@@ -616,7 +639,8 @@ impl Planner<'_> {
             });
         }
         if by_driver {
-            let who = driver.map_or_else(|| "its driver is not known".to_owned(), |d| format!("its driver {d} cannot be reached"));
+            let who = driver
+                .map_or_else(|| "its driver is not known".to_owned(), |d| format!("its driver {d} cannot be reached"));
             if !options.without_driver || device.mount.is_none() {
                 let hint = if device.mount.is_some() { "; --without-driver unmounts it all the same" } else { "" };
                 return self.keep(keep("DriverMissing", format!("{who}{hint}")));
@@ -640,7 +664,8 @@ impl Planner<'_> {
         let text = format!("{}/{}", device.plugin, device.path.display());
         let Ok(unique) = UniqueVolumeName::new(text) else {
             let reason = "its path cannot be a name".to_owned();
-            return self.keep(Kept { volume: Some(name.to_owned()), ..kept(device.path.clone(), "NotUnderstood", reason) });
+            return self
+                .keep(Kept { volume: Some(name.to_owned()), ..kept(device.path.clone(), "NotUnderstood", reason) });
         };
         self.unmount_leftover(&device.path, Exclusion::Device(unique), None, Some(name), by, Stage::Devices, folder);
     }
@@ -755,9 +780,10 @@ fn expected(stack: &[Mount<'_>]) -> Option<RecordedMount> {
 
 /// Where a volume is, or would be.
 fn path_of(root: &Path, volume: &ActualVolume) -> PathBuf {
-    volume.path.clone().unwrap_or_else(|| {
-        layout::volume_path(&volume.key.pod, &volume.key.plugin, &volume.key.spec_name).below(root)
-    })
+    volume
+        .path
+        .clone()
+        .unwrap_or_else(|| layout::volume_path(&volume.key.pod, &volume.key.plugin, &volume.key.spec_name).below(root))
 }
 
 fn sub_path_folder(root: &Path, volume: &ActualVolume) -> Option<PathBuf> {

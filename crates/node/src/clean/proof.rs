@@ -24,11 +24,7 @@ pub fn what_is_left(host: &Host, table: &MountTable, actual: &Actual) -> Vec<Lef
     let root = host.root.path();
     let mut left: Vec<Left> = table
         .under(root)
-        .map(|m| Left {
-            kind: "Mount",
-            path: m.point().to_path_buf(),
-            what: format!("{} {}", m.fs_type(), m.source()),
-        })
+        .map(|m| Left { kind: "Mount", path: m.point().to_path_buf(), what: format!("{} {}", m.fs_type(), m.source()) })
         .collect();
     for device in &actual.devices {
         // One that is mounted is among the mounts.

@@ -65,7 +65,6 @@ impl Authority for NoAuthority {
     }
 }
 
-
 /// A folder of manifests, which the operator says is where this node's pods come from.
 #[derive(Debug)]
 pub struct Manifests {

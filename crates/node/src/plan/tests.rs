@@ -108,6 +108,8 @@ fn ideal(actual: &mut Actual, desired: &Desired, input: &mut PlanInput, operatio
             actual.checkpoints.retain(|c| c.pod.uid != *pod);
             actual.leftovers.retain(|l| l.pod.as_ref() != Some(pod) || l.kind == LeftoverKind::PodDirWithData);
         }
+        // Only a clean-up plans them.
+        Operation::UnmountLeftover { .. } | Operation::TidyPod { .. } => {}
     }
 }
 
@@ -147,6 +149,9 @@ fn check_safety(desired: &Desired, actual: &Actual, operation: &Operation) -> Re
             let is_gone = matches!(desired.wanted(pod), Wanted::No { .. });
             prop_assert!(is_gone, "pod {} is wanted", pod);
             prop_assert!(actual.volumes.iter().all(|v| v.key.pod != *pod));
+        }
+        Operation::UnmountLeftover { .. } | Operation::TidyPod { .. } => {
+            prop_assert!(false, "only a clean-up plans {:?}", operation);
         }
         Operation::SetUp { volume, .. } | Operation::MountDevice { volume, .. } => {
             prop_assert!(desired.pods[&volume.key.pod].volumes.iter().any(|v| v.key == volume.key));

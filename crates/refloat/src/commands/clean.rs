@@ -4,7 +4,9 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use refloat_node::ManagerError;
-use refloat_node::clean::{Authority, CleanError, CleanOptions, Cleaner, CleanerOptions, Manifests, NoAuthority, Target};
+use refloat_node::clean::{
+    Authority, CleanError, CleanOptions, Cleaner, CleanerOptions, Manifests, NoAuthority, Target,
+};
 use refloat_record::PodUid;
 
 use crate::cli::{AuthorityArgs, CleanArgs};
@@ -103,7 +105,8 @@ fn authority(settings: &Settings, args: &AuthorityArgs) -> Result<Box<dyn Author
 pub(super) fn explain(error: CleanError, settings: &Settings) -> Failure {
     let hint = match &error {
         CleanError::Start(ManagerError::Store(refloat_record::OpenError::Locked { .. })) => {
-            "a Refloat manager runs on this node and cleans up by itself; `refloat explain` says what it waits for".into()
+            "a Refloat manager runs on this node and cleans up by itself; `refloat explain` says what it waits for"
+                .into()
         }
         CleanError::Start(ManagerError::Store(_)) => {
             let state = settings.state_dir.display();

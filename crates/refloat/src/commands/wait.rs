@@ -65,7 +65,8 @@ fn waits_for(
         WaitFor::Settled => {
             let is_between = |state| matches!(state, VolumeState::Uncertain | VolumeState::Unknown);
             let volumes = seen.actual.volumes.iter().filter(|v| is_between(v.state));
-            let volumes = volumes.map(|v| format!("volume {:?} of pod {}: {}", v.key.spec_name, v.key.pod, v.state_reason));
+            let volumes =
+                volumes.map(|v| format!("volume {:?} of pod {}: {}", v.key.spec_name, v.key.pod, v.state_reason));
             let devices = seen.actual.devices.iter().filter(|d| is_between(d.state));
             volumes.chain(devices.map(|d| format!("the device at {}", d.path.display()))).next()
         }
@@ -114,7 +115,8 @@ impl Watch {
 
     fn wait(&self, left: Option<Duration>) -> Result<(), Failure> {
         let left = left.map_or(LOOK, |left| left.min(LOOK));
-        let left = Timespec { tv_sec: left.as_secs().try_into().unwrap_or(i64::MAX), tv_nsec: left.subsec_nanos().into() };
+        let left =
+            Timespec { tv_sec: left.as_secs().try_into().unwrap_or(i64::MAX), tv_nsec: left.subsec_nanos().into() };
         let mut fds = [PollFd::new(&self.table, PollFlags::PRI), PollFd::new(&self.folders, PollFlags::IN)];
         match rustix::event::poll(&mut fds, Some(&left)) {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}

@@ -7,8 +7,8 @@ use refloat_node::clean::{CleanPlan, Kept, Left, Step, StepResult};
 use serde::Serialize;
 
 use super::path_text::path_text;
-use super::table::{Look, print, printable};
 use super::structured;
+use super::table::{Look, print, printable};
 use crate::cli::OutputFormat;
 use crate::exit::Failure;
 
@@ -161,7 +161,11 @@ impl CleanOutput {
         }
         let s = &self.summary;
         if self.executed {
-            writeln!(out, "\n{} steps: {} done, {} failed, {} not done; {} left in place", s.steps, s.done, s.failed, s.not_done, s.kept)?;
+            writeln!(
+                out,
+                "\n{} steps: {} done, {} failed, {} not done; {} left in place",
+                s.steps, s.done, s.failed, s.not_done, s.kept
+            )?;
         } else {
             let how = if s.steps > 0 { "; nothing was done, --yes does it" } else { "" };
             writeln!(out, "\n{} steps planned; {} left in place{how}", s.steps, s.kept)?;
@@ -177,10 +181,13 @@ fn step(step: &Step) -> StepOutput {
     let (result, message) = match &step.result {
         StepResult::Planned => ("Planned", None),
         StepResult::Done => ("Done", None),
-        StepResult::Forced { lazily: false } => ("Forced", Some("its file system was dead, so it was forced".to_owned())),
-        StepResult::Forced { lazily: true } => {
-            ("Forced", Some("its file system was dead; it is out of sight, and gone when nobody uses it any more".to_owned()))
+        StepResult::Forced { lazily: false } => {
+            ("Forced", Some("its file system was dead, so it was forced".to_owned()))
         }
+        StepResult::Forced { lazily: true } => (
+            "Forced",
+            Some("its file system was dead; it is out of sight, and gone when nobody uses it any more".to_owned()),
+        ),
         StepResult::Failed(why) => ("Failed", Some(why.clone())),
         StepResult::NotDone => ("NotDone", None),
     };
