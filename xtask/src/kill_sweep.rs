@@ -7,6 +7,7 @@
 //! said.
 
 mod calls;
+mod clean;
 mod csi;
 mod one;
 mod plugins;

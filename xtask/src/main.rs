@@ -5,6 +5,7 @@ mod bench;
 #[path = "../../crates/refloat/tests/cli/browser.rs"]
 mod browser;
 mod ci;
+mod clean_states;
 mod fuzz;
 mod generate;
 mod kill_sweep;
@@ -36,6 +37,8 @@ enum Command {
     Generate(generate::Args),
     /// Kill the manager before and after every state-changing system call, and check two restarts after each
     KillSweep(kill_sweep::Args),
+    /// Clean thousands of nodes made at random, each with a canary in every file system
+    CleanStates(clean_states::Args),
     /// Measure reconstruct, records and the mount table against what they are compared to
     Bench(bench::Args),
     /// Check what `scan` finds on a kubelet's tree without a record, against the truth
@@ -60,6 +63,7 @@ fn main() -> anyhow::Result<std::process::ExitCode> {
         Command::Ci => ci::run(),
         Command::Generate(args) => generate::run(&args),
         Command::KillSweep(args) => kill_sweep::run(&args),
+        Command::CleanStates(args) => clean_states::run(&args),
         Command::Bench(args) => bench::run(&args),
         Command::PeerCheck(args) => peer::check::run(&args),
         Command::Screenshot(args) => screenshot::run(&args),

@@ -8,7 +8,7 @@ use nix::unistd::Pid;
 use serde_json::Value;
 
 use super::point::Point;
-use super::{csi, plugins};
+use super::{clean, csi, plugins};
 use crate::node::Node;
 
 /// A scenario on one node, in the mount namespace of this process.
@@ -61,7 +61,7 @@ pub(super) struct Kind {
 }
 
 /// Every scenario.
-pub(super) const ALL: &[Kind] = &[plugins::KIND, csi::KIND];
+pub(super) const ALL: &[Kind] = &[plugins::KIND, csi::KIND, clean::KIND];
 
 /// The scenario that has a phase.
 pub(super) fn of_phase(phase: &str) -> Result<&'static Kind> {

@@ -338,6 +338,12 @@ impl Planner<'_> {
             self.keep_volume(volume, "Conflict", why.clone());
             return None;
         }
+        let stack = self.mounts.stack(&path);
+        if volume.key.mode == VolumeMode::Filesystem && !is_of_one_origin(&stack) {
+            let why = "mounts of different origins lie over one another there".to_owned();
+            self.keep_volume(volume, "Conflict", why);
+            return None;
+        }
         if is_empty_dir && mounted && !options.delete_ephemeral && !options.release {
             let reason = "its content is in memory and goes with its mount; --delete-ephemeral unmounts it".to_owned();
             self.keep_volume(volume, "EphemeralData", reason);
@@ -771,6 +777,11 @@ fn mount_step(action: Action, mount: Mount<'_>, volume: Option<&str>, reason: &s
     let id = mount.id().map_or_else(|| mount.short_id().to_string(), |id| id.0.to_string());
     let what = format!("{reason}; mount {id}: {} {:?}", mount.fs_type(), mount.source());
     Step { mount: Some(MountKey::of(mount)), ..plain_step(action, mount.point(), volume, &what) }
+}
+
+/// Whether all layers show the same part of the same file system.
+fn is_of_one_origin(stack: &[Mount<'_>]) -> bool {
+    stack.windows(2).all(|two| two[0].device() == two[1].device() && two[0].root() == two[1].root())
 }
 
 /// What is to be found at a path when it is unmounted.

@@ -12,6 +12,7 @@
 mod block;
 mod by_hand;
 mod changed;
+mod clean_states;
 mod devices;
 mod hung;
 mod life;
@@ -28,6 +29,7 @@ fn main() -> ExitCode {
         block::TESTS,
         by_hand::TESTS,
         changed::TESTS,
+        clean_states::TESTS,
         devices::TESTS,
         hung::TESTS,
         life::TESTS,

@@ -4,6 +4,7 @@
 //! A test that cannot run here says `skipped: NAME: REASON` and passes.
 
 mod browser;
+mod clean;
 mod failures;
 mod hung;
 mod life;
@@ -28,6 +29,7 @@ fn tests() -> Vec<(&'static str, Test)> {
         usage::TESTS,
         looking::TESTS,
         life::TESTS,
+        clean::TESTS,
         failures::TESTS,
         hung::TESTS,
         page::TESTS,
