@@ -15,7 +15,7 @@ mod volumes;
 use std::collections::HashMap;
 
 use refloat_record::{PodCheckpoint, PodUid, Record, RecordKey, UnreadableReason};
-use refloat_volume::{LayoutMemo, Plugins, Problem};
+use refloat_volume::{LayoutMemo, Plugins, Problem, layout};
 
 pub(crate) use devices::references;
 pub(crate) use mounts::{Mounts, told};
@@ -38,7 +38,10 @@ pub fn reconstruct(evidence: &Evidence, plugins: &Plugins) -> Actual {
     let checkpoints = actual.checkpoints.iter().map(|c| (&c.pod.uid, c)).collect();
     let unreadable = unreadable(&mut actual.problems, evidence);
     let loops = block::LoopIndex::new(evidence);
-    let context = Context { evidence, plugins, mounts, checkpoints, unreadable, loops, memo: LayoutMemo::default() };
+    // The one kind of plugin whose folders tell more than its mounts.
+    let folders = evidence.tree.iter().flat_map(|tree| &tree.global_folders);
+    let memo = LayoutMemo::new(folders.filter(|folder| folder.starts_with(layout::FLEX_VOLUME)).cloned());
+    let context = Context { evidence, plugins, mounts, checkpoints, unreadable, loops, memo };
 
     let found = volumes::find(&context);
     let mut leftovers = found.leftovers;
@@ -49,7 +52,8 @@ pub fn reconstruct(evidence: &Evidence, plugins: &Plugins) -> Actual {
     }
     let (devices, stale) = devices::conclude(&context, &volumes);
     leftovers.extend(stale);
-    leftovers.extend(leftovers::pod_folders(&context, &volumes));
+    let folders = leftovers::pod_folders(&context, &volumes, &leftovers);
+    leftovers.extend(folders);
     leftovers.extend(block::loops_left(&context, &volumes));
     leftovers.sort_unstable_by(|a, b| (&a.pod, &a.path, a.kind).cmp(&(&b.pod, &b.path, b.kind)));
     leftovers.dedup();

@@ -47,6 +47,14 @@ pub enum SpecError {
         /// The type's field name (`nfs`), or "none".
         type_name: String,
     },
+    /// The type is known, and its volumes are undone, but never set up.
+    #[error("volume {volume:?} {why}")]
+    NotSetUp {
+        /// The pod's name for the volume.
+        volume: String,
+        /// Why, and what to use instead.
+        why: String,
+    },
     /// A field is missing or has a value that cannot be used.
     #[error("volume {volume:?}: {field} {why}")]
     Field {

@@ -3,6 +3,10 @@
 //! # Source
 //! `pkg/kubelet/kubelet_getters.go`, `pkg/volume/util/util.go` of Kubernetes v1.36.
 
+mod global;
+
+pub use global::{GlobalPath, global_path};
+
 use refloat_record::{NameError, PluginName, PodRef, PodUid, RelPath, SpecName, UniqueVolumeName};
 
 /// `pods`
@@ -29,6 +33,8 @@ pub const CSI_MOUNT: &str = "mount";
 /// Where everything of CSI block volumes is, relative to the node root: `staging/<volume>`, `publish/<volume>/<pod uid>`,
 /// `<volume>/dev/<pod uid>` and `<volume>/data/vol_data.json`.
 pub const CSI_BLOCK: &str = "plugins/kubernetes.io/csi/volumeDevices";
+/// Where flexVolume drivers have their devices, relative to the node root: `<vendor>/<driver>/mounts/<volume>`.
+pub const FLEX_VOLUME: &str = "plugins/kubernetes.io/flexvolume";
 /// `globalmount`, in the folder of a staged CSI volume.
 pub const CSI_GLOBAL_MOUNT: &str = "globalmount";
 /// `vol_data.json`, in a CSI volume's folder and beside a global mount.

@@ -37,8 +37,9 @@ pub use host::Host;
 pub use object::{Lookup, NodeFacts, Object, Objects};
 pub use payload::{ContentError, Payload, PayloadFile};
 pub use plugin::{
-    Announced, Announcer, Capabilities, DeviceAnnouncer, DeviceOutcome, FoundVolume, LayoutMemo, MountDevice, Plugin,
-    Plugins, Presence, Rebuilt, RebuiltDevice, RebuiltSpec, Reconstruction, Recorded, SetUp, TearDown, UnmountDevice,
+    Announced, Announcer, Capabilities, DeviceAnnouncer, DeviceOutcome, FoundVolume, GlobalMount, LayoutMemo,
+    MountDevice, Plugin, Plugins, Presence, Rebuilt, RebuiltDevice, RebuiltSpec, Reconstruction, Recorded, SetUp,
+    TearDown, UnmountDevice,
 };
 pub use plugins::csi::{DriverInputs, ForeignFile};
 pub use pod_resources::{PodResources, PodResourcesError};

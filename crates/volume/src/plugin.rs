@@ -84,6 +84,20 @@ pub struct FoundVolume<'a> {
 pub struct LayoutMemo {
     /// The path on the host that a device and root are seen at.
     pub(crate) host_paths: std::sync::Mutex<std::collections::HashMap<(Device, PathBuf), Option<PathBuf>>>,
+    /// The folders that global mounts stand in, relative to the node root.
+    global_folders: std::collections::HashSet<PathBuf>,
+}
+
+impl LayoutMemo {
+    /// Nothing found out yet, on a node with these folders for global mounts (relative to its root).
+    pub fn new(global_folders: impl IntoIterator<Item = PathBuf>) -> Self {
+        Self { global_folders: global_folders.into_iter().collect(), ..Self::default() }
+    }
+
+    /// Whether there is such a folder (relative to the node root), mounted or not.
+    pub(crate) fn has_global_folder(&self, path: &Path) -> bool {
+        self.global_folders.contains(path)
+    }
 }
 
 /// A spec rebuilt without a record. Unknown fields are left unknown, never invented.
@@ -137,6 +151,15 @@ impl<'a> From<&'a DeviceMountRecord> for Recorded<'a> {
             provider_info: record.provider_info.as_ref(),
         }
     }
+}
+
+/// The device that a volume found without a record comes from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GlobalMount {
+    /// Its global mount path (absolute).
+    pub path: PathBuf,
+    /// The plugin's own name for the volume, if the path tells it.
+    pub volume_name: Option<String>,
 }
 
 /// What kind of spec was rebuilt.
@@ -268,6 +291,30 @@ pub trait Plugin: Send + Sync + std::fmt::Debug {
     fn unmount_device(&self, step: &UnmountDevice<'_>) -> Result<(), VolumeError> {
         let _ = step;
         Ok(())
+    }
+
+    /// What [`Plugin::unmount_device`] would need and this program does not have: no device of this plugin is undone
+    /// while that is so. As the end of a sentence.
+    fn device_needs(&self) -> Option<&'static str> {
+        None
+    }
+
+    /// The device that a volume found without a record was mounted from, where paths and mounts tell it.
+    fn device_of(&self, found: FoundVolume<'_>) -> Option<GlobalMount> {
+        let _ = found;
+        None
+    }
+
+    /// The plugin's own name for the volume whose global path ends in this ([`crate::layout::GlobalPath::rest`]), if
+    /// that tells it.
+    fn device_name(&self, rest: &str) -> Option<String> {
+        let _ = rest;
+        None
+    }
+
+    /// The spec name of the volume whose folder is called so; none if that does not tell it.
+    fn spec_name<'f>(&self, folder: &'f str) -> Option<&'f str> {
+        Some(folder)
     }
 
     /// Rebuilds a spec without a record. `None` where nothing can be told.
@@ -482,17 +529,21 @@ pub struct UnmountDevice<'a> {
 pub struct Plugins {
     /// With their names, which cost an allocation each time they are asked for.
     list: Vec<(PluginName, Box<dyn Plugin>)>,
+    /// What stands for every flexVolume driver: their names are their own.
+    flex: crate::plugins::known::Flex,
 }
 
 impl Plugins {
     /// All plugins that are built in.
     pub fn builtin() -> Self {
-        Self { list: crate::plugins::all().into_iter().map(|plugin| (plugin.name(), plugin)).collect() }
+        let list = crate::plugins::all().into_iter().map(|plugin| (plugin.name(), plugin)).collect();
+        Self { list, flex: crate::plugins::known::Flex }
     }
 
-    /// The plugin with this name.
+    /// The plugin with this name. Any name that is not of the form `kubernetes.io/…` may be a flexVolume driver's.
     pub fn by_name(&self, name: &PluginName) -> Option<&dyn Plugin> {
-        self.list.iter().find(|(its, _)| its == name).map(|(_, plugin)| plugin.as_ref())
+        let known = self.list.iter().find(|(its, _)| its == name).map(|(_, plugin)| plugin.as_ref());
+        known.or_else(|| crate::plugins::known::is_flex(name).then_some(&self.flex as &dyn Plugin))
     }
 
     /// The plugin for this source. Exactly one, or an error that names the type.

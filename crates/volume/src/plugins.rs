@@ -5,6 +5,7 @@ pub mod csi;
 pub mod downward_api;
 pub mod empty_dir;
 pub mod host_path;
+pub(crate) mod known;
 pub mod local;
 mod marker;
 mod payload_volume;
@@ -19,7 +20,7 @@ use crate::Plugin;
 
 /// All plugins that are built in.
 pub(crate) fn all() -> Vec<Box<dyn Plugin>> {
-    vec![
+    let built: Vec<Box<dyn Plugin>> = vec![
         Box::new(config_map::ConfigMap),
         Box::new(csi::Csi),
         Box::new(downward_api::DownwardApi),
@@ -28,7 +29,8 @@ pub(crate) fn all() -> Vec<Box<dyn Plugin>> {
         Box::new(local::Local),
         Box::new(projected::Projected),
         Box::new(secret::Secret),
-    ]
+    ];
+    built.into_iter().chain(known::all().map(|plugin| Box::new(plugin) as Box<dyn Plugin>)).collect()
 }
 
 /// What is wrong with a path of the host that a volume names, if anything.

@@ -239,8 +239,21 @@ fn row(fact: &Fact, seen: &Value, root: &str) -> Row {
         }
         match row.reconstruction.as_str() {
             "Full" | "Partial" => {
-                let fields = Fields::compare(&fact.spec, &entry["spec"]);
-                let (said, silent) = fields.split_lost(&texts(entry, "lost"));
+                let mut told = texts(entry, "lost");
+                let doubt =
+                    told.iter().any(|field| field == "persistentVolume") && fact.spec["persistentVolume"].is_object();
+                let fields = if doubt {
+                    // Then the names of the fields are those of the pod's own entry, and the rest of that kind is lost with it.
+                    told.extend(told.iter().map(|field| format!("spec.{field}")).collect::<Vec<_>>());
+                    told.extend(["spec.volumeMode", "spec.mountOptions"].map(ToOwned::to_owned));
+                    Fields::compare_source(&fact.spec, &entry["spec"])
+                } else {
+                    Fields::compare(&fact.spec, &entry["spec"])
+                };
+                let (mut said, silent) = fields.split_lost(&told);
+                if doubt {
+                    said.insert(0, "persistentVolume".into());
+                }
                 row.lost = said.join(", ");
                 wrong.extend(silent.into_iter().map(|field| format!("lost without a word: {field}")));
                 wrong.extend(fields.wrong);

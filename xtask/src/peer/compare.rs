@@ -38,6 +38,20 @@ impl Fields {
         fields
     }
 
+    /// Compares where nobody could tell whether the volume is the pod's own or a `PersistentVolume`'s, and that was said:
+    /// the fields of the source count where they stand in the true form, the rest of that form is lost.
+    pub(super) fn compare_source(want: &Value, have: &Value) -> Self {
+        match (want.get("persistentVolume"), have.get("volume").and_then(Value::as_object)) {
+            (Some(volume), Some(told)) => {
+                let mut spec = told.clone();
+                let name = spec.remove("name").unwrap_or_default();
+                let told = serde_json::json!({ "persistentVolume": { "metadata": { "name": name }, "spec": spec } });
+                Self::compare(&serde_json::json!({ "persistentVolume": volume }), &told)
+            }
+            _ => Self::compare(want, have),
+        }
+    }
+
     /// Splits what was lost in what a reader said to be lost and what it did not.
     pub(super) fn split_lost(&self, said: &[String]) -> (Vec<String>, Vec<String>) {
         let told = |field: &String| {
@@ -127,6 +141,18 @@ mod tests {
             &json!({ "volume": { "nfs": { "path": "/a" } } }),
         );
         assert_eq!((fields.lost.len(), fields.invented.len()), (1, 1));
+    }
+
+    #[test]
+    fn a_form_that_nobody_could_tell_costs_no_field_of_the_source() {
+        let want = json!({ "persistentVolume": { "metadata": { "name": "v" },
+            "spec": { "nfs": { "server": "s", "path": "/a" }, "volumeMode": "Filesystem" } } });
+        let fields = Fields::compare_source(
+            &want,
+            &json!({ "volume": { "name": "v", "nfs": { "server": "s", "path": "/b" } } }),
+        );
+        assert_eq!(fields.lost, ["spec.volumeMode"]);
+        assert_eq!((fields.wrong.len(), fields.invented.len()), (1, 0));
     }
 
     #[test]

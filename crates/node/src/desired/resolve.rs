@@ -277,7 +277,9 @@ impl Resolver<'_> {
         let pod = &self.pod.pod;
         let key = VolumeKey { pod: pod.uid.clone(), spec_name: spec_name.clone(), plugin: plugin.name(), mode };
         let spec = VolumeSpec { plugin: plugin.name(), spec_name, mode, read_only, mount_options: options, source };
-        let some = Some(key.clone());
+        // Where a folder is called after more than the volume, its key cannot be told.
+        let named = plugin.spec_name(spec.spec_name.as_str()) == Some(spec.spec_name.as_str());
+        let some = named.then(|| key.clone());
         self.check_use(&outer, plugin, mode).map_err(|p| wait(some.clone(), p))?;
         plugin.check(&spec).map_err(bad(some.clone()))?;
         let device_mount_path = plugin.device_mount_path(&spec);
@@ -462,6 +464,7 @@ fn spec_problem(error: &SpecError) -> Problem {
         SpecError::UnknownType { .. } => {
             ("UnknownVolumeType", "use a type that this node has, or run a Refloat that has a plugin for it")
         }
+        SpecError::NotSetUp { .. } => ("TypeNotSetUp", "what is mounted of it is kept for the pod; use another type"),
         SpecError::Name { .. } => ("BadName", "correct the name"),
         _ => ("BadSpec", "correct the volume's spec"),
     };

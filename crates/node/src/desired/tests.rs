@@ -58,12 +58,12 @@ fn every_volume_of_a_pod_is_wanted_also_one_that_no_container_mounts() {
 #[test]
 fn what_cannot_be_resolved_waits_and_stops_nothing_else() {
     let volumes = "volumes: [{name: a, emptyDir: {}}, {name: b, configMap: {name: none}}, {name: c, secret: {secretName: none}}, \
-                   {name: d, nfs: {server: s, path: /e}}, {name: e, persistentVolumeClaim: {claimName: none}}]";
+                   {name: d, nfs: {server: s, path: /e}}, {name: f, tomorrow: {}}, {name: e, persistentVolumeClaim: {claimName: none}}]";
     let text = pod("p", UID, &format!("{CONTAINERS}, {volumes}"));
     let (desired, _folder) = desired(&[("p.yaml", &text)], &[]);
     let pod = only(&desired);
     assert_eq!(pod.volumes.len(), 1);
-    assert_eq!(codes(pod), ["ConfigMapMissing", "SecretMissing", "UnknownVolumeType", "ClaimMissing"]);
+    assert_eq!(codes(pod), ["ConfigMapMissing", "SecretMissing", "TypeNotSetUp", "UnknownVolumeType", "ClaimMissing"]);
 }
 
 /// B18: two entries that name one claim are one volume with two names.

@@ -11,7 +11,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use refloat_mount::{Device, Mount, MountTable};
-use refloat_record::{DeviceMount, PluginName, PodUid, Record, RecordKey, RelPath, VolumeMode};
+use refloat_record::{DeviceMount, PodUid, Record, RecordKey, RelPath, VolumeMode};
+use refloat_volume::layout::GlobalPath;
 use refloat_volume::{ForeignFile, Presence, Problem, RebuiltDevice, Recorded as RecordOf, layout};
 
 use super::by_driver::{self, Recorded};
@@ -100,7 +101,7 @@ pub(super) fn conclude(context: &Context<'_>, volumes: &[ActualVolume]) -> (Vec<
     }
     unknown.sort_unstable_by(|a, b| a.1.as_str().cmp(b.1.as_str()));
     unknown.dedup_by(|a, b| a.1 == b.1);
-    let without = super::on_two_threads(&unknown, |(plugin, rel)| without_record(context, plugin.clone(), rel.clone()));
+    let without = super::on_two_threads(&unknown, |(path, rel)| without_record(context, path, rel.clone()));
     for device in without {
         devices.add(device);
     }
@@ -108,7 +109,9 @@ pub(super) fn conclude(context: &Context<'_>, volumes: &[ActualVolume]) -> (Vec<
         // Some drivers stage below the path that they were given.
         let device = |path: &Path| {
             devices.contains(path)
-                || path.strip_prefix(root).is_ok_and(|rel| global(rel).is_some_and(|(p, _)| p.as_str() == layout::CSI))
+                || path
+                    .strip_prefix(root)
+                    .is_ok_and(|rel| global(rel).is_some_and(|(path, _)| path.plugin.as_str() == layout::CSI))
         };
         if !point.ancestors().skip(1).any(device) && !is_published(root, point, volumes) {
             leftovers.push(stale(point, None));
@@ -139,21 +142,11 @@ fn is_published(root: &Path, point: &Path, volumes: &[ActualVolume]) -> bool {
     })
 }
 
-/// The plugin whose global mount a path below the root is, by the kubelet's layout.
-fn global(rel: &Path) -> Option<(PluginName, RelPath)> {
-    let parts: Vec<&str> = rel.iter().map(|p| p.to_str()).collect::<Option<_>>()?;
-    let plugin = match parts.as_slice() {
-        ["plugins", "kubernetes.io", "csi", "volumeDevices", "staging", _] => "csi",
-        ["plugins", "kubernetes.io", "csi", driver, _, "globalmount"] if *driver != "volumeDevices" => "csi",
-        ["plugins", "kubernetes.io", plugin, "mounts", _, ..] => plugin,
-        ["plugins", "kubernetes.io", plugin @ "iscsi", interface, _] if interface.starts_with("iface-") => plugin,
-        ["plugins", "kubernetes.io", plugin @ "fc", name] if *name != "volumeDevices" => plugin,
-        ["plugins", "kubernetes.io", "flexvolume", vendor, driver, "mounts", _] => {
-            return Some((PluginName::new(format!("{vendor}/{driver}")).ok()?, RelPath::new(rel.to_str()?).ok()?));
-        }
-        _ => return None,
-    };
-    Some((PluginName::new(format!("kubernetes.io/{plugin}")).ok()?, RelPath::new(rel.to_str()?).ok()?))
+/// The global mount path that a path below the root is, by the kubelet's layout.
+fn global(rel: &Path) -> Option<(GlobalPath<'_>, RelPath)> {
+    let text = rel.to_str()?;
+    let path = layout::global_path(text)?;
+    Some((path, RelPath::new(text).ok()?))
 }
 
 fn with_record(context: &Context<'_>, record: &DeviceMount) -> ActualDevice {
@@ -213,21 +206,22 @@ fn with_record(context: &Context<'_>, record: &DeviceMount) -> ActualDevice {
     device
 }
 
-fn without_record(context: &Context<'_>, plugin: PluginName, rel: RelPath) -> ActualDevice {
+fn without_record(context: &Context<'_>, global: &GlobalPath<'_>, rel: RelPath) -> ActualDevice {
+    let plugin = global.plugin.clone();
     let path = rel.below(context.mounts.root);
     let stack = context.mounts.stack(&path);
-    let name = rel.as_path().file_name().and_then(|n| n.to_str()).unwrap_or_default();
     let folder = layout::csi_data_folder(rel.as_path());
     let foreign = folder.and_then(|folder| context.evidence.tree.as_ref()?.foreign.get(&folder));
     let by_name = context.plugins.by_name(&plugin);
     let rebuilt: Option<Result<RebuiltDevice, String>> =
         foreign.and_then(|foreign| by_name?.device_from_foreign(&rel, foreign));
-    let unique_name = if plugin.as_str() == LOCAL && rel.as_path().iter().count() == 5 {
-        layout::unique_name_of_device(&plugin, name).ok()
-    } else {
-        let rebuilt = rebuilt.as_ref().and_then(|r| r.as_ref().ok());
-        rebuilt.and_then(|r| layout::unique_name_of_device(&plugin, &r.volume_name).ok())
+    let by_path = || by_name?.device_name(global.rest);
+    let volume_name = match &rebuilt {
+        Some(rebuilt) => rebuilt.as_ref().ok().map(|rebuilt| rebuilt.volume_name.clone()),
+        None => by_path(),
     };
+    let unique_name = volume_name.and_then(|name| layout::unique_name_of_device(&plugin, &name).ok());
+    let needs = by_name.and_then(refloat_volume::Plugin::device_needs);
     let provider_info = match &rebuilt {
         Some(Ok(rebuilt)) => Some(rebuilt.provider_info.clone()),
         _ => None,
@@ -241,7 +235,7 @@ fn without_record(context: &Context<'_>, plugin: PluginName, rel: RelPath) -> Ac
     } else if unique_name.is_none() {
         Some("its unique volume name cannot be told".to_owned())
     } else {
-        None
+        needs.map(|needs| format!("the device at {} stays: {needs}", path.display()))
     };
     let mut problems: Vec<_> = lost.map(|(_, p)| p.clone()).into_iter().collect();
     if !stack.is_empty() && problems.is_empty() && provider_info.is_none() {
@@ -249,6 +243,13 @@ fn without_record(context: &Context<'_>, plugin: PluginName, rel: RelPath) -> Ac
             "RecordMissing",
             format!("a device is mounted at {}, and no record tells what it is", path.display()),
             "It stays while anything uses it.",
+        ));
+    }
+    if let (Some(_), Some(why)) = (needs, &conflict) {
+        problems.push(Problem::new(
+            "DeviceNotUndone",
+            why,
+            "Undo it by hand when no pod uses it any more, or leave it to the program that mounted it.",
         ));
     }
     if let Some(plugin) = by_name {

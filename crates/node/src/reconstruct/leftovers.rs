@@ -2,14 +2,16 @@
 
 use std::collections::HashSet;
 
+use refloat_record::PodUid;
 use refloat_volume::{Problem, layout};
 
 use super::Context;
 use crate::evidence::PodTree;
 use crate::{ActualVolume, Leftover, LeftoverKind};
 
-/// The folders in `pods/` that no volume explains.
-pub(super) fn pod_folders(context: &Context<'_>, volumes: &[ActualVolume]) -> Vec<Leftover> {
+/// The folders in `pods/` that no volume and no mount that was left there (`mounts`) explains.
+pub(super) fn pod_folders(context: &Context<'_>, volumes: &[ActualVolume], mounts: &[Leftover]) -> Vec<Leftover> {
+    let mounted: HashSet<&PodUid> = mounts.iter().filter_map(|leftover| leftover.pod.as_ref()).collect();
     let root = context.mounts.root;
     // Sorted by pod.
     let known: Vec<&str> = {
@@ -40,7 +42,7 @@ pub(super) fn pod_folders(context: &Context<'_>, volumes: &[ActualVolume]) -> Ve
         }
         let checkpoint = context.checkpoints.contains_key(uid);
         match pod.files {
-            Some(false) if checkpoint => {}
+            Some(false) if checkpoint || mounted.contains(uid) => {}
             Some(false) => found.push(Leftover {
                 path,
                 kind: LeftoverKind::EmptyPodDir,

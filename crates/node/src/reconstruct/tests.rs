@@ -174,8 +174,10 @@ fn a_mount_without_a_record_is_rebuilt_as_far_as_the_layout_tells() {
     assert!(volume.outer_names.is_empty());
     assert_eq!(volume.record.unwrap().mount, Some(mount("ext4", "/dev/sda1", "/data/x")));
     let unknown = World::new(&["20 1 0:9 / /r/pods/u1/volumes/acme~nfs/v rw - nfs srv:/e rw"]).only();
-    assert_eq!(unknown.reconstruction, ReconstructionResult::UnmountOnly);
+    assert!(matches!(unknown.reconstruction, ReconstructionResult::Partial { .. }), "any driver is a flexVolume's");
     assert_eq!(unknown.key.plugin.as_str(), "acme/nfs");
+    let unknown = World::new(&["20 1 0:9 / /r/pods/u1/volumes/kubernetes.io~later/v rw - nfs srv:/e rw"]).only();
+    assert_eq!(unknown.reconstruction, ReconstructionResult::UnmountOnly);
     assert!(unknown.problems.iter().any(|p| p.code == "UnknownPlugin"));
 }
 

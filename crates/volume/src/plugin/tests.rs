@@ -1,7 +1,7 @@
-use refloat_record::{ClaimRef, Verbatim};
+use refloat_record::{ClaimRef, SpecName, Verbatim, VolumeMode};
 use serde_json::{Value, json};
 
-use crate::{Object, Plugins, SpecError, SpecSource};
+use crate::{Object, Plugins, SpecError, SpecSource, VolumeSpec};
 
 fn inline(volume: &Value) -> SpecSource {
     SpecSource::Inline { volume: Object::new(Verbatim::from_value(volume)).unwrap() }
@@ -40,21 +40,42 @@ fn each_source_has_its_plugin() {
 fn an_unknown_type_is_named() {
     let plugins = Plugins::builtin();
     for (make, source, name) in [
-        (inline as Make, json!({ "name": "v", "nfs": { "server": "s", "path": "/" } }), "nfs"),
         (inline as Make, json!({ "tomorrow": {}, "name": "v" }), "tomorrow"),
         (inline as Make, json!({ "name": "v" }), "none"),
         (inline as Make, json!({ "name": "v", "emptyDir": null, "later": 1 }), "later"),
-        (
-            claim as Make,
-            json!({ "capacity": {}, "volumeMode": "Filesystem", "iscsi": { "iqn": "i", "lun": 0, "targetPortal": "p" } }),
-            "iscsi",
-        ),
+        (claim as Make, json!({ "capacity": {}, "volumeMode": "Filesystem", "disk": { "id": 0 } }), "disk"),
         (claim as Make, json!({ "accessModes": [] }), "none"),
     ] {
         match plugins.by_source(&make(&source)) {
             Err(SpecError::UnknownType { volume, type_name }) => assert_eq!((&*volume, &*type_name), ("v", name)),
             other => panic!("{other:?}"),
         }
+    }
+}
+
+/// Each with a word of what to use instead, if there is something.
+#[test]
+fn types_that_are_only_known_are_refused() {
+    let plugins = Plugins::builtin();
+    for (make, source, word) in [
+        (inline as Make, json!({ "name": "v", "nfs": { "server": "s", "path": "/" } }), "does not set up yet"),
+        (claim as Make, json!({ "iscsi": { "iqn": "i", "lun": 0, "targetPortal": "p" } }), "does not set up yet"),
+        (inline as Make, json!({ "name": "v", "awsElasticBlockStore": { "volumeID": "v" } }), "ebs.csi.aws.com"),
+        (claim as Make, json!({ "gcePersistentDisk": { "pdName": "v" } }), "pd.csi.storage.gke.io"),
+        (claim as Make, json!({ "flocker": { "datasetName": "v" } }), "no CSI driver took its place"),
+    ] {
+        let source = make(&source);
+        let plugin = plugins.by_source(&source).unwrap();
+        let spec = VolumeSpec {
+            plugin: plugin.name(),
+            read_only: false,
+            mount_options: vec![],
+            spec_name: SpecName::new("v").unwrap(),
+            mode: VolumeMode::Filesystem,
+            source,
+        };
+        let error = plugin.check(&spec).unwrap_err();
+        assert!(matches!(&error, SpecError::NotSetUp { why, .. } if why.contains(word)), "{error}");
     }
 }
 

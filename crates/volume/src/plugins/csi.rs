@@ -42,9 +42,9 @@ pub use inputs::{DriverInputs, REPUBLISH_EVERY};
 pub use vol_data::{ForeignFile, TEMPORARY as TEMPORARY_VOL_DATA, VolData, look as look_for_vol_data};
 
 use crate::{
-    Capabilities, ContentError, DeviceOutcome, FoundVolume, MountDevice, Objects, Plugin, Presence, Problem, Rebuilt,
-    RebuiltDevice, Reconstruction, Recorded, SetUp, SpecError, SpecSource, TearDown, UnmountDevice, VolumeError,
-    VolumeSpec, layout,
+    Capabilities, ContentError, DeviceOutcome, FoundVolume, GlobalMount, MountDevice, Objects, Plugin, Presence,
+    Problem, Rebuilt, RebuiltDevice, Reconstruction, Recorded, SetUp, SpecError, SpecSource, TearDown, UnmountDevice,
+    VolumeError, VolumeSpec, layout,
 };
 use info::Info;
 use source::Source;
@@ -159,6 +159,10 @@ impl Plugin for Csi {
 
     fn unmount_device(&self, step: &UnmountDevice<'_>) -> Result<(), VolumeError> {
         undo::unmount_device(step)
+    }
+
+    fn device_of(&self, found: FoundVolume<'_>) -> Option<GlobalMount> {
+        found::device_of(&found)
     }
 
     fn from_layout(&self, found: FoundVolume<'_>) -> Option<Rebuilt> {

@@ -38,8 +38,8 @@ use rustix::io::Errno;
 
 use crate::tear_down::{is_own, living_root, other_mount};
 use crate::{
-    Capabilities, DeviceOutcome, FoundVolume, MountDevice, Plugin, Presence, Problem, Rebuilt, RebuiltSpec,
-    Reconstruction, SetUp, SpecError, SpecSource, TearDown, UnmountDevice, VolumeError, VolumeSpec,
+    Capabilities, DeviceOutcome, FoundVolume, GlobalMount, MountDevice, Plugin, Presence, Problem, Rebuilt,
+    RebuiltSpec, Reconstruction, SetUp, SpecError, SpecSource, TearDown, UnmountDevice, VolumeError, VolumeSpec,
 };
 
 /// The plugin `kubernetes.io/local-volume`.
@@ -214,6 +214,18 @@ impl Plugin for Local {
         let expected = step.host.announced_mount(step.record.mount.as_ref(), &step.record.boot_id);
         crate::unmount_own_layers(step.host, path, expected.as_ref())?;
         crate::remove_volume_dir(step.host, path, false)
+    }
+
+    fn device_of(&self, found: FoundVolume<'_>) -> Option<GlobalMount> {
+        if found.mode == VolumeMode::Block || !is_of_device(found) {
+            return None;
+        }
+        let path = node_root(found.path)?.join(GLOBAL_MOUNTS).join(found.folder);
+        Some(GlobalMount { path, volume_name: Some(found.folder.to_owned()) })
+    }
+
+    fn device_name(&self, rest: &str) -> Option<String> {
+        Some(rest.to_owned())
     }
 
     fn from_layout(&self, found: FoundVolume<'_>) -> Option<Rebuilt> {

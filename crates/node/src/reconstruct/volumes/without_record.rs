@@ -93,10 +93,14 @@ pub(super) fn conclude(context: &Context<'_>, found: &Found<'_>) -> ActualVolume
     }
     c.evidence.push(format!("folders: {}", if found.folder.is_some() { "there" } else { "not there" }));
 
-    let rebuilt = plugin.filter(|p| p.capabilities().reconstruction != Reconstruction::UnmountOnly).and_then(|p| {
+    let seen_of_it = at.as_deref().map(|path| {
         let (folder, mode, table) = (found.name, found.mode, context.mounts.table);
-        p.from_layout(FoundVolume { folder, mode, path: at.as_deref()?, table, memo: &context.memo, foreign })
+        FoundVolume { folder, mode, path, table, memo: &context.memo, foreign }
     });
+    let rebuilt = plugin
+        .filter(|p| p.capabilities().reconstruction != Reconstruction::UnmountOnly)
+        .and_then(|p| p.from_layout(seen_of_it?));
+    let device = plugin.filter(|_| valid).and_then(|p| p.device_of(seen_of_it?));
     // Where its own file is lost, the device that it was bound from tells whose it is.
     let by_stage = if is_csi && rebuilt.is_none() { super::super::stages::of_mount(context, &stack) } else { None };
     let unique_name = plugin.filter(|_| valid).and_then(|p| {
@@ -110,8 +114,11 @@ pub(super) fn conclude(context: &Context<'_>, found: &Found<'_>) -> ActualVolume
                 None if rebuilt.is_some() => Some(layout::unique_name_of_pod(&pod, &plugin_name, &spec_name)),
                 None => None,
             }
+        } else if let Some(name) = device.as_ref().and_then(|device| device.volume_name.as_deref()) {
+            layout::unique_name_of_device(&plugin_name, name).ok()
         } else if !p.capabilities().device_mountable {
-            Some(layout::unique_name_of_pod(&pod, &plugin_name, &spec_name))
+            let own = SpecName::new(p.spec_name(found.name)?).ok()?;
+            Some(layout::unique_name_of_pod(&pod, &plugin_name, &own))
         } else if plugin_name.as_str() == LOCAL {
             layout::unique_name_of_device(&plugin_name, spec_name.as_str()).ok()
         } else {
@@ -142,6 +149,9 @@ pub(super) fn conclude(context: &Context<'_>, found: &Found<'_>) -> ActualVolume
         None => (None, None),
     };
     let link = found.folder.and_then(|folder| folder.link.as_ref());
+    let device_path = device.map(|device| device.path);
+    let below_root = |path: &std::path::PathBuf| RelPath::new(path.strip_prefix(root).ok()?.to_str()?).ok();
+    let device_mount_path = device_path.as_ref().and_then(below_root);
     let block = map_path.map(|map_path| RecordedBlock {
         map_path,
         link_target: link.map_or_else(String::new, |says| says.to_string_lossy().into_owned()),
@@ -171,7 +181,7 @@ pub(super) fn conclude(context: &Context<'_>, found: &Found<'_>) -> ActualVolume
         claim: None,
         path: Some(rel),
         host_path: None,
-        device_mount_path: None,
+        device_mount_path,
         mount: if block.is_some() { None } else { told(&stack) },
         block,
         sub_paths: vec![],
@@ -185,7 +195,7 @@ pub(super) fn conclude(context: &Context<'_>, found: &Found<'_>) -> ActualVolume
         outer_names: vec![],
         unique_name,
         path,
-        device_path: link.cloned(),
+        device_path: link.cloned().or(device_path),
         sub_paths: found.sub_paths.iter().map(|(c, i, p)| unrecorded_sub_path(c, *i, p)).collect(),
         mount: seen(&stack, false),
         state: c.state,

@@ -5,9 +5,9 @@ use std::path::Path;
 use refloat_record::{RelPath, VolumeMode};
 
 use super::info::Info;
-use super::source::{stage_folder, volume_name};
+use super::source::{stage_folder, stage_path, volume_name};
 use super::vol_data::{ForeignFile, VolData};
-use crate::{FoundVolume, Rebuilt, RebuiltDevice, RebuiltSpec, layout};
+use crate::{FoundVolume, GlobalMount, Rebuilt, RebuiltDevice, RebuiltSpec, layout};
 
 /// What only a spec tells.
 const LOST: [&str; 11] = [
@@ -65,6 +65,26 @@ pub(super) fn volume(found: &FoundVolume<'_>) -> Option<Rebuilt> {
         volume_name: Some(volume_name(&data.driver_name, &data.volume_handle)),
         provider_info,
     })
+}
+
+/// Where the volume that the file is about is staged, if it is mounted there: by the hash of its handle, or by the
+/// `PersistentVolume`'s name, as kubelets before 1.24 had it.
+pub(super) fn device_of(found: &FoundVolume<'_>) -> Option<GlobalMount> {
+    let data = found.foreign?.good().filter(|data| !data.is_ephemeral() && found.mode == VolumeMode::Filesystem)?;
+    let mount = found.table.at(found.path)?;
+    // `<root>/pods/<uid>/volumes/<plugin>/<name>/mount`
+    let root = found.path.ancestors().nth(6)?;
+    let staged = |rel: Option<RelPath>| {
+        let path = rel?.below(root);
+        let stage = found.table.at(&path)?;
+        (stage.device() == mount.device() && mount.root().starts_with(stage.root())).then_some(path)
+    };
+    let old = || {
+        let name = data.spec_vol_id.as_deref()?;
+        staged(RelPath::new(format!("{}/{}/pv/{name}/{}", layout::PLUGINS, layout::CSI, layout::CSI_GLOBAL_MOUNT)).ok())
+    };
+    let path = staged(stage_path(&data.driver_name, &data.volume_handle)).or_else(old)?;
+    Some(GlobalMount { path, volume_name: Some(volume_name(&data.driver_name, &data.volume_handle)) })
 }
 
 /// A staged volume, from the file beside its global mount. The folder's name must be the hash of the handle, and the one

@@ -1,0 +1,192 @@
+//! Plugins that are known, and undone, without being set up: what a kubelet mounted with them on a node is found,
+//! explained as far as paths and mounts tell, and unmounted.
+//!
+//! Most of them are gone from Kubernetes, and a CSI driver has taken their place; some are to come. SetUp of each is refused
+//! with a word of what to use instead. TearDown is a plain unmount of what the mount table shows, and an rmdir.
+//!
+//! Of a volume in a pod's folder nobody can tell whether it is the pod's own or a `PersistentVolume`'s, unless its
+//! name is one that a pod cannot give. Then `persistentVolume` is among what is lost, and the rest stands in the form of
+//! the pod's own entry.
+//!
+//! # Source
+//! `pkg/volume/<plugin>` of Kubernetes, at v1.36 or the last version that had it; `csi-translation-lib` for the drivers.
+
+mod flex;
+mod kinds;
+pub(crate) mod names;
+mod told;
+
+use std::path::{Path, PathBuf};
+
+use refloat_mount::Mount;
+use refloat_record::PluginName;
+
+use crate::layout::{PLUGINS, global_path};
+use crate::{
+    Capabilities, FoundVolume, GlobalMount, Plugin, Presence, Problem, Rebuilt, Reconstruction, SetUp, SpecError,
+    SpecSource, TearDown, UnmountDevice, VolumeError, VolumeSpec,
+};
+
+pub(crate) use flex::{Flex, is_flex};
+use kinds::{KINDS, Kind};
+
+/// What one sets up instead of such a volume.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Instead {
+    /// A CSI driver.
+    Csi(&'static str),
+    /// Itself, in a later version of this program.
+    Later,
+    /// Something else; a whole sentence.
+    Other(&'static str),
+}
+
+impl Instead {
+    fn why(self) -> String {
+        match self {
+            Self::Csi(driver) => {
+                format!("is of a type that Kubernetes no longer has: the CSI driver {driver} takes its place")
+            }
+            Self::Later => "is of a type that this version does not set up yet".into(),
+            Self::Other(text) => text.into(),
+        }
+    }
+}
+
+/// One such plugin.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Known(&'static Kind);
+
+/// All of them but flexVolume, whose names are the drivers' own.
+pub(crate) fn all() -> impl Iterator<Item = Known> {
+    KINDS.iter().map(Known)
+}
+
+impl Plugin for Known {
+    fn name(&self) -> PluginName {
+        PluginName::new(self.0.name).expect("a constant name")
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        capabilities(self.0.attachable, self.0.device_mountable, self.0.presence)
+    }
+
+    fn supports(&self, source: &SpecSource) -> bool {
+        (self.0.supports)(source)
+    }
+
+    fn check(&self, spec: &VolumeSpec) -> Result<(), SpecError> {
+        Err(SpecError::NotSetUp { volume: spec.source.volume().typed.name.clone(), why: self.0.instead.why() })
+    }
+
+    fn volume_name(&self, spec: &VolumeSpec) -> Result<String, SpecError> {
+        self.check(spec).map(|()| String::new())
+    }
+
+    fn set_up(&self, step: SetUp<'_>) -> Result<(), VolumeError> {
+        Err(not_set_up(step.spec, self.0.instead))
+    }
+
+    fn tear_down(&self, step: &TearDown<'_>) -> Result<(), VolumeError> {
+        plain_tear_down(step)
+    }
+
+    fn unmount_device(&self, step: &UnmountDevice<'_>) -> Result<(), VolumeError> {
+        plain_unmount_device(step)
+    }
+
+    fn device_needs(&self) -> Option<&'static str> {
+        self.0.device_needs
+    }
+
+    fn spec_name<'f>(&self, folder: &'f str) -> Option<&'f str> {
+        (self.0.spec_name)(folder)
+    }
+
+    fn from_layout(&self, found: FoundVolume<'_>) -> Option<Rebuilt> {
+        told::rebuild(self.0, found)
+    }
+
+    fn device_of(&self, found: FoundVolume<'_>) -> Option<GlobalMount> {
+        if !self.0.has_devices {
+            return None;
+        }
+        let (path, rest) = global_of(self.0.name, found)?;
+        Some(GlobalMount { path, volume_name: self.device_name(&rest) })
+    }
+
+    fn device_name(&self, rest: &str) -> Option<String> {
+        (self.0.device_name)(rest)
+    }
+}
+
+fn capabilities(attachable: bool, device_mountable: bool, presence: Presence) -> Capabilities {
+    Capabilities {
+        attachable,
+        device_mountable,
+        block: false,
+        content: false,
+        verify: false,
+        binds: false,
+        reconstruction: Reconstruction::FromLayout,
+        presence,
+    }
+}
+
+fn not_set_up(spec: &VolumeSpec, instead: Instead) -> VolumeError {
+    VolumeError::Refused(Problem::new(
+        "TypeNotSetUp",
+        format!("volume {:?} {}", spec.source.volume().typed.name, instead.why()),
+        "what is mounted of it is found and undone; use another type for new volumes",
+    ))
+}
+
+fn plain_tear_down(step: &TearDown<'_>) -> Result<(), VolumeError> {
+    let path = step.record.path.as_ref().ok_or_else(|| {
+        VolumeError::Refused(Problem::new(
+            "NoFolder",
+            "the record of a volume that is a mount has no path",
+            "the record was changed by hand or by another program; `refloat record show` prints it",
+        ))
+    })?;
+    crate::unmount_nested(step.host, path)?;
+    let expected = step.host.announced_mount(step.record.mount.as_ref(), &step.record.boot_id);
+    crate::unmount_own_layers(step.host, path, expected.as_ref())?;
+    crate::remove_volume_dir(step.host, path, false)
+}
+
+fn plain_unmount_device(step: &UnmountDevice<'_>) -> Result<(), VolumeError> {
+    let path = &step.record.device_mount_path;
+    let expected = step.host.announced_mount(step.record.mount.as_ref(), &step.record.boot_id);
+    crate::unmount_own_layers(step.host, path, expected.as_ref())?;
+    crate::remove_volume_dir(step.host, path, false)
+}
+
+/// The node root of a volume's folder `<root>/pods/<uid>/volumes/<plugin>/<name>`.
+fn node_root(found: FoundVolume<'_>) -> Option<&Path> {
+    found.path.ancestors().nth(5)
+}
+
+/// The global path that a pod's mount was bound from: the one of this plugin that shows the same file system and
+/// root. With it, what the plugin put into it. Two such paths tell nothing.
+fn global_of(plugin: &str, found: FoundVolume<'_>) -> Option<(PathBuf, String)> {
+    let mount = found.table.at(found.path)?;
+    let plugins = node_root(found)?.join(PLUGINS);
+    let mut paths = same_root(found, mount).filter_map(|other| {
+        // As text first: nearly all are elsewhere.
+        let below =
+            other.point().as_os_str().as_encoded_bytes().strip_prefix(plugins.as_os_str().as_encoded_bytes())?;
+        let rel = format!("{PLUGINS}{}", std::str::from_utf8(below).ok()?);
+        let path = global_path(&rel).filter(|path| path.plugin.as_str() == plugin)?;
+        Some((other.point().to_path_buf(), path.rest.to_owned()))
+    });
+    let first = paths.next()?;
+    paths.all(|other| other.0 == first.0).then_some(first)
+}
+
+fn same_root<'t>(found: FoundVolume<'t>, mount: Mount<'t>) -> impl Iterator<Item = Mount<'t>> {
+    found.table.same_root(mount.device(), mount.root()).into_iter()
+}
+
+#[cfg(test)]
+mod tests;

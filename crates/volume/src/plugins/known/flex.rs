@@ -1,0 +1,116 @@
+//! flexVolume: drivers of other people, each a plugin with a name of its own.
+//!
+//! A driver that wants its device mounted first gets `plugins/kubernetes.io/flexvolume/<driver>/mounts/<volume>`, which the
+//! kubelet makes whether or not the driver mounts there; one that does not want it never gets the folder. That tells
+//! the unique name. Driver and nothing else of the spec can be told.
+//!
+//! # Source
+//! `pkg/volume/flexvolume` of Kubernetes v1.36: `getDeviceMountPath`, `prepareForMount`, `UnescapeQualifiedName`.
+
+use std::path::PathBuf;
+
+use refloat_record::PluginName;
+
+use super::kinds::{Field, Kind};
+use super::told::{Seen, Told, put_together};
+use super::{Instead, capabilities, global_of, node_root, not_set_up, plain_tear_down, plain_unmount_device};
+use crate::{
+    Capabilities, FoundVolume, GlobalMount, Plugin, Presence, Rebuilt, SetUp, SpecError, SpecSource, TearDown,
+    UnmountDevice, VolumeError, VolumeSpec,
+};
+
+/// Any flexVolume driver. What it is called stands in the folder's name.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Flex;
+
+/// Whether a plugin of this name that nobody knows is a flexVolume driver: the kubelet's own are all `kubernetes.io/…`.
+pub(crate) fn is_flex(name: &PluginName) -> bool {
+    let name = name.as_str();
+    !name.starts_with("kubernetes.io") && !name.contains('~') && name.split('/').all(|part| !part.is_empty())
+}
+
+const KIND: Kind = Kind {
+    name: "flexVolume",
+    source: "flexVolume",
+    fields: &[
+        Field { inline: "flexVolume.driver", persistent: "spec.flexVolume.driver" },
+        Field { inline: "flexVolume.options", persistent: "spec.flexVolume.options" },
+        Field { inline: "flexVolume.secretRef", persistent: "spec.flexVolume.secretRef" },
+        Field { inline: "flexVolume.fsType", persistent: "spec.flexVolume.fsType" },
+        Field { inline: "flexVolume.readOnly", persistent: "spec.flexVolume.readOnly" },
+    ],
+    supports: |_| false,
+    instead: Instead::Later,
+    attachable: false,
+    device_mountable: false,
+    has_devices: true,
+    device_needs: None,
+    presence: Presence::Mount,
+    inline_only: false,
+    spec_name: |folder| Some(folder),
+    tell: |_| Told::new(),
+    device_name: |rest| Some(rest.to_owned()),
+};
+
+/// The driver whose folder a volume's is in.
+fn driver(found: FoundVolume<'_>) -> Option<String> {
+    Some(found.path.parent()?.file_name()?.to_str()?.replace('~', "/"))
+}
+
+impl Plugin for Flex {
+    fn name(&self) -> PluginName {
+        PluginName::new(KIND.name).expect("a constant name")
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        capabilities(KIND.attachable, KIND.device_mountable, KIND.presence)
+    }
+
+    fn supports(&self, _: &SpecSource) -> bool {
+        false
+    }
+
+    fn check(&self, spec: &VolumeSpec) -> Result<(), SpecError> {
+        Err(SpecError::NotSetUp { volume: spec.source.volume().typed.name.clone(), why: KIND.instead.why() })
+    }
+
+    fn volume_name(&self, spec: &VolumeSpec) -> Result<String, SpecError> {
+        Ok(spec.spec_name.to_string())
+    }
+
+    fn set_up(&self, step: SetUp<'_>) -> Result<(), VolumeError> {
+        Err(not_set_up(step.spec, KIND.instead))
+    }
+
+    fn tear_down(&self, step: &TearDown<'_>) -> Result<(), VolumeError> {
+        plain_tear_down(step)
+    }
+
+    fn unmount_device(&self, step: &UnmountDevice<'_>) -> Result<(), VolumeError> {
+        plain_unmount_device(step)
+    }
+
+    fn device_needs(&self) -> Option<&'static str> {
+        Some("its driver has to be asked, which this version cannot do yet")
+    }
+
+    fn from_layout(&self, found: FoundVolume<'_>) -> Option<Rebuilt> {
+        let told = [("driver".to_owned(), driver(found)?.into())].into_iter().collect();
+        let seen = Seen { found, mount: found.table.at(found.path), global: None };
+        Some(put_together(&KIND, found.folder, told, &seen))
+    }
+
+    fn device_of(&self, found: FoundVolume<'_>) -> Option<GlobalMount> {
+        let driver = driver(found)?;
+        let own = PathBuf::from(format!("{}/{driver}/mounts/{}", crate::layout::FLEX_VOLUME, found.folder));
+        let volume_name = Some(found.folder.to_owned());
+        if found.memo.has_global_folder(&own) {
+            return Some(GlobalMount { path: node_root(found)?.join(own), volume_name });
+        }
+        global_of(&driver, found).map(|(path, rest)| GlobalMount { path, volume_name: Some(rest) })
+    }
+
+    fn device_name(&self, rest: &str) -> Option<String> {
+        (KIND.device_name)(rest)
+    }
+}

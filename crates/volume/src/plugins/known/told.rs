@@ -1,0 +1,91 @@
+//! Puts a spec together from what was told.
+
+use refloat_mount::Mount;
+use serde_json::{Map, Value, json};
+
+use super::kinds::{Field, Kind};
+use super::names::is_of_persistent_volume;
+use super::{global_of, same_root};
+use crate::{FoundVolume, Rebuilt, RebuiltSpec};
+
+/// What a plugin looks at to tell its fields.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Seen<'a> {
+    /// The volume.
+    pub(super) found: FoundVolume<'a>,
+    /// Its topmost mount.
+    pub(super) mount: Option<Mount<'a>>,
+    /// What the plugin put into the global path that the mount was bound from.
+    pub(super) global: Option<&'a str>,
+}
+
+impl<'a> Seen<'a> {
+    /// The source of a mount that shows its file system whole.
+    pub(super) fn whole_source(&self) -> Option<std::borrow::Cow<'a, str>> {
+        self.mount.filter(|mount| mount.root().as_os_str() == "/").map(Mount::source)
+    }
+
+    /// All mounts that show the same as this one.
+    pub(super) fn same_root(&self) -> impl Iterator<Item = Mount<'a>> {
+        let found = self.found;
+        self.mount.into_iter().flat_map(move |mount| same_root(found, mount))
+    }
+}
+
+/// The fields of the source that are known. Each of them is one that the plugin's list of lost fields has.
+pub(super) type Told = Map<String, Value>;
+
+/// The fields of a `PersistentVolume` that are not its source's, and that nothing on the node tells.
+const OF_PERSISTENT_VOLUME: [&str; 7] = [
+    "spec.accessModes",
+    "spec.capacity",
+    "spec.claimRef",
+    "spec.mountOptions",
+    "spec.nodeAffinity",
+    "spec.persistentVolumeReclaimPolicy",
+    "spec.storageClassName",
+];
+
+/// The spec of a volume without a record.
+pub(super) fn rebuild(kind: &'static Kind, found: FoundVolume<'_>) -> Option<Rebuilt> {
+    let global = if kind.has_devices { global_of(kind.name, found) } else { None };
+    let global = global.as_ref().map(|(_, rest)| rest.as_str());
+    let seen = Seen { found, mount: found.table.at(found.path), global };
+    Some(put_together(kind, found.folder, (kind.tell)(&seen), &seen))
+}
+
+/// Names what was told and what was not.
+pub(super) fn put_together(kind: &Kind, folder: &str, mut told: Told, seen: &Seen<'_>) -> Rebuilt {
+    let name = (kind.spec_name)(folder);
+    let persistent = name.filter(|name| !kind.inline_only && is_of_persistent_volume(name));
+    let writable = seen.mount.is_some_and(|mount| !mount.read_only());
+    let lost = |field: &Field| !told.contains_key(field.name()) && !(field.name() == "readOnly" && writable);
+    let fields: Vec<&Field> = kind.fields.iter().filter(|field| lost(field)).collect();
+    told.retain(|_, value| !value.is_null());
+    if let Some(name) = persistent {
+        let lost = OF_PERSISTENT_VOLUME.into_iter().chain(fields.iter().map(|field| field.persistent)).collect();
+        let mut spec = Map::new();
+        spec.insert(kind.source.into(), Value::Object(told));
+        spec.insert("volumeMode".into(), "Filesystem".into());
+        let spec = json!({
+            "apiVersion": "v1",
+            "kind": "PersistentVolume",
+            "metadata": { "name": name },
+            "spec": spec,
+        });
+        return rebuilt(RebuiltSpec::PersistentVolume(spec), lost);
+    }
+    let doubt = (!kind.inline_only).then_some("persistentVolume");
+    let lost = doubt.into_iter().chain(name.is_none().then_some("name"));
+    let lost = lost.chain(fields.iter().map(|field| field.inline)).collect();
+    let mut volume = Map::new();
+    if let Some(name) = name {
+        volume.insert("name".into(), name.into());
+    }
+    volume.insert(kind.source.into(), Value::Object(told));
+    rebuilt(RebuiltSpec::Volume(Value::Object(volume)), lost)
+}
+
+fn rebuilt(spec: RebuiltSpec, lost: Vec<&'static str>) -> Rebuilt {
+    Rebuilt { spec, lost, volume_name: None, provider_info: None }
+}
