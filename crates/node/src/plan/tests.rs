@@ -286,7 +286,6 @@ SetUp: volume "pv" of pod default/pod-u1 (u1): it is not there yet
 Keep: device kubernetes.io/local-volume/pv: wanted by manifests in /m
 ForgetPod: pod u5: it is gone and has no volume left
 HandsOff: /r/pods/u4: pod u4 is gone, but these files are nobody's known volume; they are kept
-ForgetPod: /r/pods/u5: pod u5 is gone
 ForgetPod: /r/pods/u5/volume-subpaths/h/c/0: pod u5 is gone
 "#;
 
@@ -297,7 +296,6 @@ Wait: volume "pv" of pod default/pod-u1 (u1): SetUp failed and is tried again in
 Keep: device kubernetes.io/local-volume/pv: wanted by manifests in /m
 Wait: pod u5: ForgetPod failed and is tried again in 1.5 s (it is gone and has no volume left)
 HandsOff: /r/pods/u4: pod u4 is gone, but these files are nobody's known volume; they are kept
-Wait: /r/pods/u5: its pod is forgotten when what is under way or pausing is done
 Wait: /r/pods/u5/volume-subpaths/h/c/0: its pod is forgotten when what is under way or pausing is done
 "#;
 
@@ -306,6 +304,5 @@ Keep: volume "other" of pod default/pod-u2 (u2): not known whether it is wanted:
 Keep: volume "old" of pod default/pod-u3 (u3): not known whether it is wanted: the manifest folder is not there
 Keep: device kubernetes.io/local-volume/pv: not known whether it is wanted: the manifest folder is not there
 Keep: /r/pods/u4: not known whether it is wanted: the manifest folder is not there
-Keep: /r/pods/u5: not known whether it is wanted: the manifest folder is not there
 Keep: /r/pods/u5/volume-subpaths/h/c/0: not known whether it is wanted: the manifest folder is not there
 "#;
