@@ -16,9 +16,9 @@ use crate::exit::Failure;
 
 /// Prints a value as JSON, indented, with a line's end. Kubernetes objects in it stay verbatim.
 pub(crate) fn json(out: &mut impl Write, value: &impl Serialize) -> Result<(), Failure> {
-    let mut text = serde_json::to_string_pretty(value).map_err(|e| Failure::from(anyhow::Error::new(e)))?;
-    text.push('\n');
-    out.write_all(text.as_bytes())?;
+    // As it is made: what many volumes give is larger than all that was gathered, and a reader can begin meanwhile.
+    serde_json::to_writer_pretty(&mut *out, value).map_err(std::io::Error::from)?;
+    out.write_all(b"\n")?;
     Ok(out.flush()?)
 }
 

@@ -9,6 +9,9 @@ use crate::output::{html, json, scan_table, table::Look, yaml};
 
 use refloat_volume::Problem;
 
+/// How much is written at once: what a pipe takes.
+const BUFFER: usize = 64 * 1024;
+
 /// Runs the command.
 pub(crate) fn run(args: &ScanArgs, settings: &Settings) -> Result<Done, Failure> {
     let view = look(settings, args.manifests.as_deref(), &args.saved)?;
@@ -18,7 +21,7 @@ pub(crate) fn run(args: &ScanArgs, settings: &Settings) -> Result<Done, Failure>
 /// Prints what was seen in the format that was asked for. `more` are problems that the view does not have.
 pub(crate) fn print(view: &View, more: &[Problem], settings: &Settings) -> Result<Done, Failure> {
     let seen = NodeVolumes::new(view, more);
-    let mut out = std::io::BufWriter::new(std::io::stdout().lock());
+    let mut out = std::io::BufWriter::with_capacity(BUFFER, std::io::stdout().lock());
     match settings.output {
         OutputFormat::Json => json(&mut out, &seen)?,
         OutputFormat::Yaml => yaml(&mut out, &seen)?,

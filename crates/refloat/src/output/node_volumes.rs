@@ -189,10 +189,7 @@ impl NodeVolumes {
                 problems: BTreeMap::new(),
             },
         };
-        this.volumes.sort_by(|a, b| {
-            let key = |v: &Volume| (v.pod.uid.clone(), v.volume.clone().unwrap_or(v.spec_name.clone()), v.path.clone());
-            key(a).cmp(&key(b))
-        });
+        this.volumes.sort_by(|a, b| a.order().cmp(&b.order()));
         this.devices.sort_by(|a, b| (&a.unique_name, &a.path).cmp(&(&b.unique_name, &b.path)));
         this.leftovers.sort_by(|a, b| a.path.cmp(&b.path));
         for volume in &this.volumes {
@@ -200,9 +197,11 @@ impl NodeVolumes {
             *this.summary.reconstruction.entry(volume.reconstruction).or_default() += 1;
         }
         // That of a damaged record is shown at its volume and among the node's: it is one all the same.
-        for problem in this.all_problems().into_iter().collect::<BTreeSet<_>>() {
-            *this.summary.problems.entry(problem.code).or_default() += 1;
+        let mut counts = BTreeMap::new();
+        for problem in this.all_problems().collect::<BTreeSet<_>>() {
+            *counts.entry(problem.code).or_default() += 1;
         }
+        this.summary.problems = counts;
         this
     }
 
@@ -214,11 +213,18 @@ impl NodeVolumes {
             || self.leftovers.iter().any(|l| l.attention)
     }
 
-    fn all_problems(&self) -> Vec<Problem> {
+    fn all_problems(&self) -> impl Iterator<Item = &Problem> {
         let lists = [&self.problems].into_iter();
         let lists = lists.chain(self.volumes.iter().map(|v| &v.problems));
         let lists = lists.chain(self.devices.iter().map(|d| &d.problems));
-        lists.chain(self.leftovers.iter().map(|l| &l.problems)).flatten().cloned().collect()
+        lists.chain(self.leftovers.iter().map(|l| &l.problems)).flatten()
+    }
+}
+
+impl Volume {
+    /// What the list is sorted by.
+    fn order(&self) -> (&str, &str, Option<&str>) {
+        (&self.pod.uid, self.volume.as_ref().unwrap_or(&self.spec_name), self.path.as_deref())
     }
 }
 

@@ -168,7 +168,8 @@ fn read_at(folder: &Dir) -> Result<Option<Vec<u8>>, Errno> {
     if FileType::from_raw_mode(rustix::fs::fstat(&fd)?.st_mode) != FileType::RegularFile {
         return Err(Errno::INVAL);
     }
-    let mut text = vec![];
+    // Nearly all files fit, and are read at once then.
+    let mut text = Vec::with_capacity(1024);
     let read = std::fs::File::from(fd).take(MAX_BYTES).read_to_end(&mut text);
     read.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
     Ok(Some(text))
