@@ -156,6 +156,17 @@ impl Entries {
         self.arena.len() > 2 * used + (1 << 16)
     }
 
+    /// Adds all entries of another table, in their order. What cannot be added (a full arena) is left out.
+    pub(crate) fn append(&mut self, from: Self) {
+        if self.list.is_empty() {
+            *self = from;
+            return;
+        }
+        let Some(start) = self.begin(from.arena.len()) else { return };
+        self.arena.extend_from_slice(&from.arena);
+        self.list.extend(from.list.into_iter().map(|entry| Entry { start: entry.start + start, ..entry }));
+    }
+
     /// Adds an entry of another table. What cannot be added (a full arena) is left out.
     pub(crate) fn push_copy(&mut self, from: &Self, index: u32) {
         let Some(entry) = from.list.get(index as usize) else { return };

@@ -25,6 +25,9 @@ const MAX_ROUNDS: usize = 8;
 /// Asking for this many mounts takes so little time (less than a millisecond) that the list is not looked at again.
 const FEW: usize = 64;
 
+/// From this many mounts on, two threads ask for them.
+const SPLIT: usize = 1024;
+
 /// Why the table could not be read.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot read the mount table by {call}")]
@@ -150,10 +153,7 @@ impl TableReader {
         if self.last.is_some() && change.is_empty() {
             return Ok(0);
         }
-        let mut fresh = Entries::with_capacity(change.new.len(), change.new.len() * 192);
-        for &id in &change.new {
-            self.ask(id, &mut fresh)?;
-        }
+        let fresh = self.ask_all(&change.new)?;
         if last.is_empty() {
             self.last = Some(Arc::new(MountTable::from_entries(fresh)));
             return Ok(change.new.len());
@@ -179,15 +179,41 @@ impl TableReader {
         Ok(change.new.len() + again.len())
     }
 
+    /// Asks for these mounts; many of them on two threads. (A new thread is in the mount namespace of the one that made it.)
+    fn ask_all(&mut self, ids: &[u64]) -> Result<Entries, TableError> {
+        if ids.len() < SPLIT {
+            return ask_each(&mut self.buffer, ids);
+        }
+        let (left, right) = ids.split_at(ids.len() / 2);
+        std::thread::scope(|scope| {
+            let other = scope.spawn(|| ask_each(&mut sys::StatMountBuffer::default(), right));
+            let mut entries = ask_each(&mut self.buffer, left)?;
+            entries.append(other.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?);
+            Ok(entries)
+        })
+    }
+
     /// Asks for one mount. Gone meanwhile is fine.
     fn ask(&mut self, id: u64, into: &mut Entries) -> Result<(), TableError> {
-        match self.buffer.statmount(id, sys::STATMOUNT_TABLE) {
-            Ok(mount) => into
-                .push_statmount(&mount)
-                .map_err(|why| TableError { call: "statmount", source: io::Error::other(why) }),
-            Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(()),
-            Err(error) => Err(TableError { call: "statmount", source: error }),
+        ask(&mut self.buffer, id, into)
+    }
+}
+
+fn ask_each(buffer: &mut sys::StatMountBuffer, ids: &[u64]) -> Result<Entries, TableError> {
+    let mut entries = Entries::with_capacity(ids.len(), ids.len() * 192);
+    for &id in ids {
+        ask(buffer, id, &mut entries)?;
+    }
+    Ok(entries)
+}
+
+fn ask(buffer: &mut sys::StatMountBuffer, id: u64, into: &mut Entries) -> Result<(), TableError> {
+    match buffer.statmount(id, sys::STATMOUNT_TABLE) {
+        Ok(mount) => {
+            into.push_statmount(&mount).map_err(|why| TableError { call: "statmount", source: io::Error::other(why) })
         }
+        Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(()),
+        Err(error) => Err(TableError { call: "statmount", source: error }),
     }
 }
 
