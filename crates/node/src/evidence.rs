@@ -134,8 +134,12 @@ impl<'a> Gather<'a> {
         });
         let records = records.map_err(GatherError::Records)?;
         let table = table.map_err(GatherError::Table)?;
-        inside::look(&self.host.root, &mut tree.pods, &records.records, &table);
-        tree.foreign = inside::beside_stages(&self.host.root, &tree.global_folders, &records.records);
+        tree.foreign = std::thread::scope(|scope| {
+            let folders = &tree.global_folders;
+            let beside = scope.spawn(|| inside::beside_stages(&self.host.root, folders, &records.records));
+            inside::look(&self.host.root, &mut tree.pods, &records.records, &table);
+            joined(beside)
+        });
         let missing_drivers = match self.saved {
             None => drivers::missing(&records.records, &self.host.drivers),
             // Sockets of this machine say nothing about another.
