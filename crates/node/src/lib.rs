@@ -32,4 +32,4 @@ pub use desired::{Desired, DesiredPod, DesiredVolume, Waiting, Wanted};
 pub use evidence::{Evidence, Gather, GatherError, PodTree, Tree, VolumeFolder};
 pub use manager::{Manager, ManagerError, ManagerOptions};
 pub use plan::{Exclusion, Held, MayUnmount, Operation, Plan, PlanInput, Report, compare, plan};
-pub use reconstruct::reconstruct;
+pub use reconstruct::{on_two_threads, reconstruct};

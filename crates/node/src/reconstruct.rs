@@ -98,8 +98,8 @@ struct Context<'e> {
 /// From this many volumes on, two threads conclude: a thread costs about as much as concluding thirty.
 const SPLIT: usize = 512;
 
-/// Concludes what each of these is, in their order. Each stands for itself, so two threads share them.
-fn on_two_threads<T: Sync, R: Send>(found: &[T], conclude: impl Fn(&T) -> R + Sync) -> Vec<R> {
+/// Concludes what each of these is, in their order. Each stands for itself, so two threads share them if they are many.
+pub fn on_two_threads<T: Sync, R: Send>(found: &[T], conclude: impl Fn(&T) -> R + Sync) -> Vec<R> {
     let mut all = Vec::with_capacity(found.len());
     if found.len() < SPLIT {
         all.extend(found.iter().map(conclude));

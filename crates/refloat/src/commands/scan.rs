@@ -15,16 +15,20 @@ const BUFFER: usize = 64 * 1024;
 /// Runs the command.
 pub(crate) fn run(args: &ScanArgs, settings: &Settings) -> Result<Done, Failure> {
     let view = look(settings, args.manifests.as_deref(), &args.saved)?;
-    print(&view, &[], settings)
+    let done = print(&view, &[], settings);
+    // The process ends: giving back the many small texts of a large node one by one would only take time.
+    std::mem::forget(view);
+    done
 }
 
 /// Prints what was seen in the format that was asked for. `more` are problems that the view does not have.
 pub(crate) fn print(view: &View, more: &[Problem], settings: &Settings) -> Result<Done, Failure> {
-    let seen = NodeVolumes::new(view, more);
+    // Not dropped: whoever prints ends right after it.
+    let seen = std::mem::ManuallyDrop::new(NodeVolumes::new(view, more));
     let mut out = std::io::BufWriter::with_capacity(BUFFER, std::io::stdout().lock());
     match settings.output {
-        OutputFormat::Json => json(&mut out, &seen)?,
-        OutputFormat::Yaml => yaml(&mut out, &seen)?,
+        OutputFormat::Json => json(&mut out, &*seen)?,
+        OutputFormat::Yaml => yaml(&mut out, &*seen)?,
         OutputFormat::Html => html::page(&mut out, &seen)?,
         format @ (OutputFormat::Table | OutputFormat::Wide) => {
             scan_table::scan(&mut out, Look::of_stdout(settings.color), &seen, format == OutputFormat::Wide)?;

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use refloat_node::{
     Actual, ActualDevice, ActualVolume, Leftover, LeftoverKind, MountSeen, ReconstructionResult, RecordState,
-    VolumeState, Wanted,
+    VolumeState, Wanted, on_two_threads,
 };
 use refloat_record::{PodUid, Verbatim, VolumeMode};
 use refloat_volume::Problem;
@@ -176,7 +176,7 @@ impl NodeVolumes {
                 mountinfo,
                 scanned_at: view.scanned_at.to_string(),
             },
-            volumes: volumes.iter().map(|v| volume(v, &view.authority)).collect(),
+            volumes: on_two_threads(volumes, |v| volume(v, &view.authority)),
             devices: devices.iter().map(|d| device(d, &view.authority)).collect(),
             leftovers: leftovers.iter().map(|l| leftover(l, &view.authority)).collect(),
             problems,
