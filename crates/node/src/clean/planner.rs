@@ -237,9 +237,16 @@ impl Planner<'_> {
             volume: Some(name_of(volume)),
             bytes: Some(contents.bytes),
             entries: Some(contents.entries),
-            command: remove_command(path),
+            command: self.remove_command(path),
             ..kept(path.to_path_buf(), code, format!("{reason}{more}"))
         });
+    }
+
+    /// The command that removes what lies there; none while anything is mounted at or below it: `rm` would go into a bind of the
+    /// same file system, whatever its options say.
+    fn remove_command(&self, path: &Path) -> Option<String> {
+        let mounted = self.input.table.at(path).is_some() || self.input.table.under(path).next().is_some();
+        if mounted { None } else { Some(format!("rm -rf --one-file-system -- {}", quoted(path)?)) }
     }
 
     // ── mounts ─────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -714,7 +721,7 @@ impl Planner<'_> {
                 pod: Some(pod.clone()),
                 bytes: Some(stray.bytes),
                 entries: Some(1),
-                command: remove_command(&path),
+                command: self.remove_command(&path),
                 ..kept(path, "DataKept", "nobody is known to have written it".into())
             });
         }
@@ -813,10 +820,6 @@ fn name_of(volume: &ActualVolume) -> String {
 /// The path as one word of a shell, if it is text.
 fn quoted(path: &Path) -> Option<String> {
     Some(format!("'{}'", path.to_str()?.replace('\'', r"'\''")))
-}
-
-fn remove_command(path: &Path) -> Option<String> {
-    Some(format!("rm -rf --one-file-system -- {}", quoted(path)?))
 }
 
 fn unmount_command(path: &Path) -> Option<String> {

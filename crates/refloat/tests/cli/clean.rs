@@ -139,6 +139,9 @@ fn inside_an_empty_dir(node: &mut Node) -> Result<Verdict> {
     bind(&data, &e.join("n"))?;
     bind(&data, &e.join("n"))?;
     bind(&inner, &e.join("n/deep"))?;
+    // No command is given that would go into what is mounted there: `rm` takes a bind of its own file system for a folder.
+    let dry = clean(node, &[])?.expect(3)?.json()?;
+    ensure!(codes(&dry, &e) == ["EphemeralData"] && dry["kept"][0]["command"].is_null(), "{dry:#}");
     // Without being told, the pod's own file stays, and what is mounted inside does not.
     let plan = clean(node, &["--yes"])?.expect(3)?.json()?;
     ensure!(codes(&plan, &e) == ["EphemeralData"], "{plan:#}");
