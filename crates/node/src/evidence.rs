@@ -5,6 +5,7 @@
 
 mod block;
 pub(crate) mod drivers;
+mod global;
 mod inside;
 mod walk;
 

@@ -664,8 +664,13 @@ impl Planner<'_> {
             });
             return self.plain_device(device, name, &format!("{by}; {who}, and is not asked"), false);
         }
+        // Whoever asks for this takes what it needs besides on himself: an iSCSI session, say, stays open.
+        let needs = plugin.and_then(refloat_volume::Plugin::device_needs);
+        let by = &needs.map_or_else(|| by.to_owned(), |needs| format!("{by}; afterwards, {needs}"));
         match &device.conflict {
-            Some(why) if plugin.is_some() && device.unique_name.is_some() => self.keep(keep("Conflict", why.clone())),
+            Some(why) if needs.is_none() && plugin.is_some() && device.unique_name.is_some() => {
+                self.keep(keep("Conflict", why.clone()));
+            }
             _ if device.mount.is_some() => self.plain_device(device, name, by, true),
             Some(why) => self.keep(keep("NotUnderstood", why.clone())),
             None => {}

@@ -114,7 +114,7 @@ fn trouble(path: &Path, error: Errno) -> Option<Problem> {
 }
 
 /// Collects what one thread found.
-struct Walk<'p> {
+pub(super) struct Walk<'p> {
     lister: Lister,
     root: &'p Path,
     problems: Vec<Problem>,
@@ -126,7 +126,7 @@ impl Walk<'_> {
     }
 
     /// Lists a folder; what cannot be listed is a problem and empty.
-    fn list(&mut self, at: impl AsFd, name: &CStr, rel: &Path) -> Option<(OwnedFd, Vec<Entry>)> {
+    pub(super) fn list(&mut self, at: impl AsFd, name: &CStr, rel: &Path) -> Option<(OwnedFd, Vec<Entry>)> {
         match self.lister.folder(at, name) {
             Ok(found) => Some(found),
             Err(error) => {
@@ -261,7 +261,7 @@ impl Walk<'_> {
 
 /// Whether an entry is a folder. Some file systems do not tell in the directory read; opening without crossing a
 /// mount tells there.
-fn is_dir(at: impl AsFd, entry: &Entry) -> bool {
+pub(super) fn is_dir(at: impl AsFd, entry: &Entry) -> bool {
     match entry.kind {
         FileType::Directory => true,
         FileType::Unknown => {
@@ -349,14 +349,15 @@ pub(super) fn global_folders(root: &NodeRoot, problems: &mut Vec<Problem>) -> Ve
                 walk.csi_stages(&dir, &plugin, &path, &mut found);
                 continue;
             }
-            let mounts = path.join("mounts");
-            let name = [plugin.name.to_bytes(), b"/mounts"].concat();
-            let name = CString::new(name).expect("made of two texts without NUL");
-            if let Some((_, names)) = walk.list(&dir, &name, &mounts) {
-                found.extend(names.iter().map(|n| mounts.join(n.path())));
+            if is_dir(&dir, &plugin) {
+                walk.global_folders_of(&dir, &plugin, &path, &mut found);
             }
         }
     }
+    // The one plugin besides local block volumes with an escaped name there.
+    let storageos = Path::new("plugins/kubernetes.io~storageos/mounts");
+    let entries = root.list(storageos).ok().flatten().unwrap_or_default();
+    found.extend(entries.into_iter().map(|entry| storageos.join(entry.name)));
     found.sort_unstable();
     walk.problems.retain(|p| p.code != "NotAFolder");
     problems.extend(walk.problems);

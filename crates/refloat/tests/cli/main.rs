@@ -6,6 +6,7 @@
 mod browser;
 mod clean;
 mod failures;
+mod foreign;
 mod hung;
 mod life;
 mod looking;
@@ -31,6 +32,7 @@ fn tests() -> Vec<(&'static str, Test)> {
         life::TESTS,
         clean::TESTS,
         failures::TESTS,
+        foreign::TESTS,
         hung::TESTS,
         page::TESTS,
         places::TESTS,

@@ -1,0 +1,88 @@
+//! Folders for global mounts of the plugins that have them elsewhere than at `plugins/kubernetes.io/<plugin>/mounts/<name>`.
+//!
+//! # Source
+//! As [`refloat_volume::layout::global_path`], which says what each of these paths is.
+
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+
+use super::walk::{Entry, Walk, is_dir};
+
+/// How deep the folders of a disk whose name is a path may lie.
+const DEPTH: usize = 8;
+
+impl Walk<'_> {
+    /// What is below `plugins/kubernetes.io/<plugin>`; `path` is that.
+    pub(super) fn global_folders_of(&mut self, at: impl AsFd, plugin: &Entry, path: &Path, found: &mut Vec<PathBuf>) {
+        let Some((dir, entries)) = self.list(at, &plugin.name, path) else { return };
+        for entry in entries.iter().filter(|entry| is_dir(&dir, entry)) {
+            let below = path.join(entry.path());
+            match (plugin.name.to_bytes(), entry.name.to_bytes()) {
+                // Block volumes have theirs there.
+                (_, b"volumeDevices") => {}
+                (b"fc", _) => found.push(below),
+                (b"iscsi", name) if name.starts_with(b"iface-") => self.children(&dir, entry, &below, found),
+                (b"rbd", b"mounts" | b"rbd") => self.children(&dir, entry, &below, found),
+                (b"vsphere-volume", b"mounts") => self.disks(&dir, entry, &below, DEPTH, found),
+                (b"aws-ebs", b"mounts") => self.aws(&dir, entry, &below, found),
+                (b"flexvolume", _) => self.flex(&dir, entry, &below, 2, found),
+                (_, b"mounts") => self.children(&dir, entry, &below, found),
+                _ => {}
+            }
+        }
+    }
+
+    fn children(&mut self, at: impl AsFd, folder: &Entry, path: &Path, found: &mut Vec<PathBuf>) {
+        if let Some((_, entries)) = self.list(at, &folder.name, path) {
+            found.extend(entries.iter().map(|entry| path.join(entry.path())));
+        }
+    }
+
+    /// `<volume>`, `aws/<volume>`, `aws/<zone>/<volume>`: no zone is called as a volume.
+    fn aws(&mut self, at: impl AsFd, folder: &Entry, path: &Path, found: &mut Vec<PathBuf>) {
+        let Some((dir, entries)) = self.list(at, &folder.name, path) else { return };
+        for entry in &entries {
+            let path = path.join(entry.path());
+            if entry.name.as_c_str() != c"aws" {
+                found.push(path);
+                continue;
+            }
+            let Some((dir, zones)) = self.list(&dir, &entry.name, &path) else { continue };
+            for zone in &zones {
+                let path = path.join(zone.path());
+                if zone.name.to_bytes().starts_with(b"vol-") {
+                    found.push(path);
+                } else {
+                    self.children(&dir, zone, &path, found);
+                }
+            }
+        }
+    }
+
+    /// `[<datastore>] <folders>/<disk>.vmdk`
+    fn disks(&mut self, at: impl AsFd, folder: &Entry, path: &Path, depth: usize, found: &mut Vec<PathBuf>) {
+        let Some((dir, entries)) = self.list(at, &folder.name, path) else { return };
+        for entry in entries.iter().filter(|entry| is_dir(&dir, entry)) {
+            let path = path.join(entry.path());
+            if entry.name.to_bytes().ends_with(b".vmdk") {
+                found.push(path);
+            } else if depth > 0 {
+                self.disks(&dir, entry, &path, depth - 1, found);
+            }
+        }
+    }
+
+    /// `<vendor>/<driver>/mounts/<volume>`, or `<driver>/mounts/<volume>`; `levels` is how many more there may be above
+    /// `mounts`.
+    fn flex(&mut self, at: impl AsFd, folder: &Entry, path: &Path, levels: usize, found: &mut Vec<PathBuf>) {
+        let Some((dir, entries)) = self.list(at, &folder.name, path) else { return };
+        for entry in entries.iter().filter(|entry| is_dir(&dir, entry)) {
+            let path = path.join(entry.path());
+            if entry.name.as_c_str() == c"mounts" {
+                self.children(&dir, entry, &path, found);
+            } else if levels > 1 {
+                self.flex(&dir, entry, &path, levels - 1, found);
+            }
+        }
+    }
+}
