@@ -104,7 +104,7 @@ impl Plugin for Known {
     }
 
     fn from_layout(&self, found: FoundVolume<'_>) -> Option<Rebuilt> {
-        told::rebuild(self.0, found)
+        Some(told::rebuild(self.0, found))
     }
 
     fn device_of(&self, found: FoundVolume<'_>) -> Option<GlobalMount> {

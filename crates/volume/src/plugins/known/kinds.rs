@@ -80,6 +80,7 @@ fn no_name(_: &str) -> Option<String> {
     None
 }
 
+#[allow(clippy::unnecessary_wraps)] // as its like
 fn as_it_is(rest: &str) -> Option<String> {
     Some(rest.to_owned())
 }

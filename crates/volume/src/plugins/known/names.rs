@@ -157,7 +157,7 @@ pub(crate) fn nfs(source: &str) -> Option<(&str, &str)> {
     (!server.is_empty() && !path.is_empty() && !server.contains('/')).then_some((server, path))
 }
 
-/// Monitors and path of a CephFS source: `host:port,host:port:/path`.
+/// Monitors and path of a `CephFS` source: `host:port,host:port:/path`.
 ///
 /// # Source
 /// `execMount` of `pkg/volume/cephfs`; `mount.ceph(8)`.
@@ -169,12 +169,12 @@ pub(crate) fn cephfs(source: &str) -> Option<(Vec<&str>, &str)> {
     monitors.iter().all(plain).then_some((monitors, &source[at + 1..]))
 }
 
-/// The user that a CephFS mount has among its options.
+/// The user that a `CephFS` mount has among its options.
 pub(crate) fn ceph_user(options: &str) -> Option<&str> {
     options.split(',').find_map(|option| option.strip_prefix("name=")).filter(|user| !user.is_empty())
 }
 
-/// The volume of a GlusterFS source, `host:volume`.
+/// The volume of a `GlusterFS` source, `host:volume`.
 ///
 /// # Source
 /// `setUpAtInternal` of `pkg/volume/glusterfs`.

@@ -47,11 +47,11 @@ const OF_PERSISTENT_VOLUME: [&str; 7] = [
 ];
 
 /// The spec of a volume without a record.
-pub(super) fn rebuild(kind: &'static Kind, found: FoundVolume<'_>) -> Option<Rebuilt> {
+pub(super) fn rebuild(kind: &'static Kind, found: FoundVolume<'_>) -> Rebuilt {
     let global = if kind.has_devices { global_of(kind.name, found) } else { None };
     let global = global.as_ref().map(|(_, rest)| rest.as_str());
     let seen = Seen { found, mount: found.table.at(found.path), global };
-    Some(put_together(kind, found.folder, (kind.tell)(&seen), &seen))
+    put_together(kind, found.folder, (kind.tell)(&seen), &seen)
 }
 
 /// Names what was told and what was not.
@@ -59,7 +59,7 @@ pub(super) fn put_together(kind: &Kind, folder: &str, mut told: Told, seen: &See
     let name = (kind.spec_name)(folder);
     let persistent = name.filter(|name| !kind.inline_only && is_of_persistent_volume(name));
     let writable = seen.mount.is_some_and(|mount| !mount.read_only());
-    let lost = |field: &Field| !told.contains_key(field.name()) && !(field.name() == "readOnly" && writable);
+    let lost = |field: &Field| !(told.contains_key(field.name()) || field.name() == "readOnly" && writable);
     let fields: Vec<&Field> = kind.fields.iter().filter(|field| lost(field)).collect();
     told.retain(|_, value| !value.is_null());
     if let Some(name) = persistent {
