@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
+use crate::hung::{Fuse, skipped};
 use crate::node::{Node, Ran, mount_tmpfs};
 use crate::{Test, Verdict, pod, tool};
 
@@ -28,6 +29,11 @@ pub(crate) const TESTS: &[(&str, Test)] = &[
     ("clean_deletes_ephemeral_content_when_told", ephemeral),
     ("clean_stops_at_a_symlink", stops_at_a_symlink),
     ("clean_with_records", with_records),
+    ("clean_b23_a_fuse_daemon_that_was_killed", fuse_killed),
+    ("clean_b22_a_fuse_daemon_that_is_stopped", fuse_stopped),
+    ("clean_b03_a_busy_mount_stays", busy),
+    ("clean_b25_a_source_that_was_deleted", deleted_source),
+    ("clean_b28_block_volumes", block_volumes),
     ("release_empties_the_node", release),
     ("wait_ends_when_it_is_so", wait_for),
 ];
@@ -489,5 +495,129 @@ fn wait_for(node: &mut Node) -> Result<Verdict> {
     let status = waiting.wait()?;
     ensure!(status.success() && begun.elapsed() < Duration::from_secs(3), "{status} after {:?}", begun.elapsed());
     node.run(&["wait", "--for=nothing"])?.expect(2)?;
+    Ok(Verdict::Passed)
+}
+
+/// How long a clean-up may take that a dead file system must not hold up.
+const IN_TIME: Duration = Duration::from_secs(30);
+
+/// B23: the daemon was killed; nobody waits, and a plain unmount does.
+fn fuse_killed(node: &mut Node) -> Result<Verdict> {
+    let Some(mut fuse) = Fuse::new(node)? else { return Ok(skipped()) };
+    let data = source(node, "x")?;
+    let t = tree(node);
+    bind(&fuse.point, &t.volume("u1", "nfs", "v")?)?;
+    bind(&data, &t.volume("u2", "nfs", "v")?)?;
+    fuse.daemon.kill()?;
+    fuse.daemon.wait()?;
+    let begun = Instant::now();
+    all_done(&clean(node, &["--yes"])?.expect(0)?)?;
+    ensure!(begun.elapsed() < IN_TIME, "it took {:?}", begun.elapsed());
+    ensure!(!t.has("pods/u1") && !t.has("pods/u2") && node.mounts()?.is_empty());
+    kept(&data)?;
+    Ok(Verdict::Passed)
+}
+
+/// B22: the daemon is stopped and somebody has a file of it open, so that the mount is busy and nobody answers.
+fn fuse_stopped(node: &mut Node) -> Result<Verdict> {
+    let Some(fuse) = Fuse::new(node)? else { return Ok(skipped()) };
+    let data = source(node, "x")?;
+    let t = tree(node);
+    let hung = t.volume("u1", "nfs", "v")?;
+    // No other place shows it: forcing would be felt there.
+    tool("mount", &["--move".as_ref(), fuse.point.as_ref(), hung.as_ref()])?;
+    std::fs::write(hung.join("file"), "x")?;
+    let open = std::fs::File::open(hung.join("file"))?;
+    bind(&data, &t.volume("u2", "nfs", "v")?)?;
+    fuse.signal(rustix::process::Signal::STOP)?;
+    let begun = Instant::now();
+    let plan = clean(node, &["--yes"])?.expect(3)?.json()?;
+    ensure!(begun.elapsed() < IN_TIME, "it took {:?}", begun.elapsed());
+    ensure!(!t.has("pods/u2") && node.mounts()? == [hung.clone()], "{plan:#}");
+    ensure!(steps(&plan).iter().any(|(.., result)| result == "Failed"), "{plan:#}");
+    let begun = Instant::now();
+    let plan = clean(node, &["--yes", "--force"])?.expect(0)?.json()?;
+    ensure!(begun.elapsed() < IN_TIME, "it took {:?}", begun.elapsed());
+    ensure!(steps(&plan).iter().any(|(.., result)| result == "Forced"), "{plan:#}");
+    ensure!(!t.has("pods/u1") && node.mounts()?.is_empty(), "{plan:#}");
+    kept(&data)?;
+    drop(open);
+    drop(fuse);
+    Ok(Verdict::Passed)
+}
+
+/// B03: a process has its working folder in a global mount.
+fn busy(node: &mut Node) -> Result<Verdict> {
+    let t = tree(node);
+    let (data, device) = (source(node, "x")?, source(node, "y")?);
+    let global = node.root.join("plugins/kubernetes.io/local-volume/mounts/pv");
+    std::fs::create_dir_all(&global)?;
+    bind(&device, &global)?;
+    bind(&global, &t.volume("u1", "local-volume", "pv")?)?;
+    bind(&data, &t.sub_path("u2", "h")?)?;
+    let mut inside = std::process::Command::new("sleep").arg("60").current_dir(&global).spawn()?;
+    let ran = clean(node, &["--yes"]);
+    let left = node.mounts();
+    inside.kill()?;
+    inside.wait()?;
+    let plan = ran?.expect(3)?.json()?;
+    ensure!(left? == [global.clone()], "{plan:#}");
+    let failed: Vec<_> = steps(&plan).into_iter().filter(|(.., result)| result == "Failed").collect();
+    ensure!(failed.len() == 1 && failed[0].1 == global.to_str().unwrap_or("?"), "{plan:#}");
+    ensure!(!t.has("pods/u1") && !t.has("pods/u2"));
+    kept(&device)?;
+    all_done(&clean(node, &["--yes"])?.expect(0)?)?;
+    ensure!(node.mounts()?.is_empty());
+    kept(&device)?;
+    kept(&data)?;
+    Ok(Verdict::Passed)
+}
+
+/// B25: a stat of the mount's source says that there is nothing.
+fn deleted_source(node: &mut Node) -> Result<Verdict> {
+    let folder = node.host().join("gone");
+    std::fs::create_dir(&folder)?;
+    bind(&folder, &tree(node).sub_path("u1", "v")?)?;
+    let file = node.host().join("file");
+    std::fs::write(&file, "x")?;
+    let target = node.root.join("pods/u1/volume-subpaths/v/c/1");
+    std::fs::write(&target, "")?;
+    bind(&file, &target)?;
+    std::fs::remove_dir(&folder)?;
+    std::fs::remove_file(&file)?;
+    all_done(&clean(node, &["--yes"])?.expect(0)?)?;
+    ensure!(node.mounts()?.is_empty() && !tree(node).has("pods/u1"), "{:?}", picture(node)?);
+    Ok(Verdict::Passed)
+}
+
+/// B28 and B29: what a kubelet leaves of a local block volume: each of its objects, there or not.
+fn block_volumes(node: &mut Node) -> Result<Verdict> {
+    if !crate::is_real_root() {
+        return Ok(Verdict::Skipped("loop devices need root".into()));
+    }
+    let image = node.host().join("disk.img");
+    std::fs::File::create(&image)?.set_len(1 << 20)?;
+    let Ok(device) = node.attach_loop(&image) else {
+        return Ok(Verdict::Skipped("no loop device can be had".into()));
+    };
+    for objects in 0..4 {
+        let (linked, bound) = (objects & 1 != 0, objects & 2 != 0);
+        if linked {
+            let links = node.root.join("pods/u1/volumeDevices/kubernetes.io~local-volume");
+            std::fs::create_dir_all(&links)?;
+            symlink(&device, links.join("pv"))?;
+        }
+        let maps = node.root.join("plugins/kubernetes.io~local-volume/volumeDevices/pv");
+        let maps = if bound { maps } else { continue };
+        std::fs::create_dir_all(&maps)?;
+        std::fs::write(maps.join("u1"), "")?;
+        bind(&device, &maps.join("u1"))?;
+        let ran = clean(node, &["--yes"])?;
+        ensure!(ran.code == 0 || ran.code == 3, "{ran:?}");
+        ensure!(!tree(node).has("pods/u1/volumeDevices"), "objects {objects}: {ran:?}");
+        ensure!(node.mounts()?.is_empty(), "objects {objects}: {:?}\n{ran:?}", node.mounts()?);
+    }
+    let still = refloat_mount::loopdev::find(&image)?;
+    ensure!(still == [device], "the disk of somebody else was detached: {still:?}");
     Ok(Verdict::Passed)
 }

@@ -18,15 +18,15 @@ pub(crate) const TESTS: &[(&str, Test)] =
 const AT_ONCE: Duration = Duration::from_secs(3);
 
 /// A folder that a daemon shows at another place.
-struct Fuse {
-    daemon: Child,
+pub(crate) struct Fuse {
+    pub(crate) daemon: Child,
     behind: PathBuf,
-    point: PathBuf,
+    pub(crate) point: PathBuf,
 }
 
 impl Fuse {
     /// None if there is no FUSE to be had.
-    fn new(node: &Node) -> Result<Option<Self>> {
+    pub(crate) fn new(node: &Node) -> Result<Option<Self>> {
         let (behind, point) = (node.host().join("behind"), node.host().join("fuse"));
         std::fs::create_dir(&behind)?;
         std::fs::create_dir(&point)?;
@@ -39,7 +39,7 @@ impl Fuse {
         Ok(fuse.daemon.try_wait()?.is_none().then_some(fuse))
     }
 
-    fn signal(&self, signal: Signal) -> Result<()> {
+    pub(crate) fn signal(&self, signal: Signal) -> Result<()> {
         rustix::process::kill_process(Pid::from_child(&self.daemon), signal)?;
         if signal == Signal::STOP {
             let stat = format!("/proc/{}/stat", self.daemon.id());
@@ -71,7 +71,7 @@ fn persistent(path: &Path) -> String {
 const CLAIM: &str = "  - {name: v, persistentVolumeClaim: {claimName: claim}}\n";
 const MEMORY: &str = "  - {name: m, emptyDir: {medium: Memory}}\n";
 
-fn skipped() -> Verdict {
+pub(crate) fn skipped() -> Verdict {
     Verdict::Skipped("bindfs or FUSE is not to be had".into())
 }
 
