@@ -722,6 +722,10 @@ impl Planner<'_> {
         let folder = self.input.folders.get(pod);
         for stray in folder.iter().flat_map(|folder| &folder.strays) {
             let path = root.join(&stray.path);
+            if self.input.table.at(&path).is_some() {
+                // What a file is mounted over: judged as a mount.
+                continue;
+            }
             self.keep(Kept {
                 pod: Some(pod.clone()),
                 bytes: Some(stray.bytes),

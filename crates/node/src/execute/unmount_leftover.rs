@@ -1,6 +1,6 @@
 //! `UnmountLeftover`: what is mounted inside first, then each layer of the mount that was seen, then its empty folder.
 
-use refloat_mount::RemoveError;
+use refloat_mount::{RemoveError, Standing};
 use refloat_record::{RecordedMount, RelPath, SpecName};
 use refloat_volume::{Problem, VolumeError, layout, sub_path, unmount_nested, unmount_own_layers};
 
@@ -33,8 +33,14 @@ pub(super) fn run(
     if let Some((pod, spec)) = sub_path_of(path) {
         sub_path::tear_down_of(host, &pod, &spec)?;
     } else if folder {
-        match host.root.remove_dir(path.as_path()) {
-            Ok(_) | Err(RemoveError::NotEmpty { .. }) => {}
+        let removed = match host.root.look(path.as_path()).map_err(VolumeError::Path)? {
+            Standing::Dir => host.root.remove_dir(path.as_path()).map(drop),
+            // What a file was mounted over.
+            Standing::EmptyFile => host.root.remove_empty_file(path.as_path()),
+            _ => Ok(()),
+        };
+        match removed {
+            Ok(()) | Err(RemoveError::NotEmpty { .. }) => {}
             Err(error) => return Err(VolumeError::Remove(error)),
         }
     }
