@@ -77,7 +77,7 @@ impl World {
         };
         let plugins = Plugins::builtin();
         let actual = reconstruct(&evidence, &plugins);
-        let path = format!("/r/pods/u1/volumes/{}/v", self.plugin).into();
+        let path = std::path::PathBuf::from(format!("/r/pods/u1/volumes/{}/v", self.plugin));
         let last_change = Some(Timestamp::from_second(self.last_change).unwrap());
         plan(CleanInput {
             actual: &actual,
