@@ -91,7 +91,7 @@ impl World {
             contents: &self
                 .contents
                 .into_iter()
-                .map(|contents| (path, contents))
+                .map(|contents| (path.clone(), contents))
                 .collect::<BTreeMap<std::path::PathBuf, _>>(),
             folders: &BTreeMap::from([(uid.clone(), PodFolder { last_change, ..PodFolder::default() })]),
             device_changes: &BTreeMap::new(),
