@@ -21,12 +21,11 @@ impl Walk<'_> {
                 // Block volumes have theirs there.
                 (_, b"volumeDevices") => {}
                 (b"fc", _) => found.push(below),
-                (b"iscsi", name) if name.starts_with(b"iface-") => self.children(&dir, entry, &below, found),
-                (b"rbd", b"mounts" | b"rbd") => self.children(&dir, entry, &below, found),
+                (b"iscsi", name) if !name.starts_with(b"iface-") => {}
                 (b"vsphere-volume", b"mounts") => self.disks(&dir, entry, &below, DEPTH, found),
                 (b"aws-ebs", b"mounts") => self.aws(&dir, entry, &below, found),
                 (b"flexvolume", _) => self.flex(&dir, entry, &below, 2, found),
-                (_, b"mounts") => self.children(&dir, entry, &below, found),
+                (b"iscsi", _) | (b"rbd", b"rbd") | (_, b"mounts") => self.children(&dir, entry, &below, found),
                 _ => {}
             }
         }

@@ -26,7 +26,7 @@ fn told(
     assert_eq!(bad, []);
     let name = PluginName::new(plugin).unwrap();
     let path = format!("{ROOT}/pods/u/volumes/{}/{folder}", name.escaped());
-    let memo = LayoutMemo::new(globals.iter().map(|g| g.into()));
+    let memo = LayoutMemo::new(globals.iter().map(Into::into));
     let found = FoundVolume {
         folder,
         mode: VolumeMode::Filesystem,
