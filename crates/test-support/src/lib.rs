@@ -3,7 +3,7 @@
 //! - [`in_one_namespace`]: all tests in this process, in a private mount namespace, on a tmpfs of their own.
 //! - [`in_one_process_each`]: a process and a namespace for each test.
 //! - [`as_nobody`]: the same program once more, as an ordinary user.
-//! - [`corpus`]: the seeds of a fuzz target.
+//! - [`corpus()`]: the seeds of a fuzz target.
 //!
 //! A test that cannot run prints `skipped: NAME: REASON` and passes; `cargo xtask test` counts such lines.
 

@@ -125,13 +125,15 @@ impl Cleaner {
             return Err(CleanError::Start(ManagerError::Unable { what }));
         }
         let root = NodeRoot::open(&options.root_dir).map_err(|e| CleanError::Start(ManagerError::Root(e)))?;
-        let store = match options.write {
-            true => Some(Store::open(&options.state_dir).map_err(|e| CleanError::Start(ManagerError::Store(e)))?),
-            false => None,
+        let store = if options.write {
+            Some(Store::open(&options.state_dir).map_err(|e| CleanError::Start(ManagerError::Store(e)))?)
+        } else {
+            None
         };
-        let drivers = match options.write {
-            true => drivers::watch(root.given_path(), options.operation_deadline).map_err(io("watch for drivers"))?.0,
-            false => Drivers::none(),
+        let drivers = if options.write {
+            drivers::watch(root.given_path(), options.operation_deadline).map_err(io("watch for drivers"))?.0
+        } else {
+            Drivers::none()
         };
         let host = Host {
             root,

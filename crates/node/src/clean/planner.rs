@@ -166,11 +166,11 @@ impl Planner<'_> {
 
     fn names_pod(&self, pod: &PodUid) -> bool {
         let targets = &self.input.options.targets;
-        let volumes = self.input.actual.volumes.iter().filter(|v| v.key.pod == *pod);
+        let mut volumes = self.input.actual.volumes.iter().filter(|v| v.key.pod == *pod);
         let checkpoint = self.input.actual.checkpoints.iter().find(|c| c.pod.uid == *pod);
         let name = checkpoint
             .map(|c| (c.pod.namespace.clone(), c.pod.name.clone()))
-            .or_else(|| volumes.filter_map(|v| v.pod_name.clone()).next());
+            .or_else(|| volumes.find_map(|v| v.pod_name.clone()));
         let (root, given) = (self.input.root, self.input.given_root);
         targets.is_empty() || targets.iter().any(|t| t.names_pod(pod.as_str(), name.as_ref(), root, given))
     }
@@ -223,14 +223,7 @@ impl Planner<'_> {
         });
     }
 
-    fn keep_data(
-        &mut self,
-        volume: &ActualVolume,
-        path: &Path,
-        contents: Contents,
-        code: &'static str,
-        reason: String,
-    ) {
+    fn keep_data(&mut self, volume: &ActualVolume, path: &Path, contents: Contents, code: &'static str, reason: &str) {
         let more = if contents.complete { "" } else { " (and more: not all was counted)" };
         self.keep(Kept {
             pod: Some(volume.key.pod.clone()),
@@ -314,7 +307,7 @@ impl Planner<'_> {
         match data {
             Some(found) if is_empty_dir && !options.delete_ephemeral => {
                 let reason = "it is an emptyDir's content; --delete-ephemeral deletes it".to_owned();
-                self.keep_data(volume, &path, found, "EphemeralData", reason);
+                self.keep_data(volume, &path, found, "EphemeralData", &reason);
                 self.nested(volume, &path, by);
                 return None;
             }
@@ -328,7 +321,7 @@ impl Planner<'_> {
                     ),
                     None => "files lie there, and nothing is mounted; nobody is known to have written them".to_owned(),
                 };
-                self.keep_data(volume, &path, found, "DataKept", reason);
+                self.keep_data(volume, &path, found, "DataKept", &reason);
                 return None;
             }
             None => {}
@@ -488,11 +481,9 @@ impl Planner<'_> {
                 let of = Exclusion::Pod(pod.clone());
                 self.unmount_leftover(&leftover.path, of, Some(pod.clone()), None, &by, stage, true);
             }
-            LeftoverKind::Socket | LeftoverKind::Unknown => {
-                if self.may_go(pod).is_some() {
-                    let reason = "nobody is known to have made it".into();
-                    self.keep(Kept { pod: Some(pod.clone()), ..kept(leftover.path.clone(), "NotUnderstood", reason) });
-                }
+            LeftoverKind::Socket | LeftoverKind::Unknown if self.may_go(pod).is_some() => {
+                let reason = "nobody is known to have made it".into();
+                self.keep(Kept { pod: Some(pod.clone()), ..kept(leftover.path.clone(), "NotUnderstood", reason) });
             }
             // With the pod's folder.
             _ => {}
@@ -598,11 +589,10 @@ impl Planner<'_> {
             (Verdict::Wanted { by }, _) => {
                 return self.keep(keep("MayBeWanted", format!("{by} has a pod that may be about to use it")));
             }
-            (Verdict::Unknown { .. }, true) => "no pod uses it any more".to_owned(),
+            (Verdict::Unknown { .. } | Verdict::Gone { .. }, true) => "no pod uses it any more".to_owned(),
             (Verdict::Unknown { why }, false) => {
                 return self.keep(keep("NotKnown", format!("whether a pod is about to use it is not known: {why}")));
             }
-            (Verdict::Gone { .. }, true) => "no pod uses it any more".to_owned(),
             (Verdict::Gone { by, .. }, false) => {
                 if let Some(why) = self.too_recent(self.input.device_changes.get(&device.path).copied()) {
                     return self.keep(keep("TooRecent", format!("no pod uses it ({by}), but {why}")));

@@ -1,6 +1,5 @@
 //! Since when nothing has happened to a pod or device, as far as its folders date it.
 
-use std::ffi::CStr;
 use std::path::Path;
 
 use jiff::Timestamp;
@@ -23,7 +22,6 @@ pub(crate) fn of_pod(root: &NodeRoot, pod: &PodUid) -> Option<Timestamp> {
 pub(crate) fn of_folder(root: &NodeRoot, rel: &Path) -> Option<Timestamp> {
     // Opened by the rules of the root: a mount or symlink there dates nothing.
     let dir = root.open_dir(rel).ok()??;
-    let empty = CStr::from_bytes_with_nul(b"\0").ok()?;
-    let stat = rustix::fs::statat(&dir, empty, AtFlags::EMPTY_PATH).ok()?;
+    let stat = rustix::fs::statat(&dir, c"", AtFlags::EMPTY_PATH).ok()?;
     Timestamp::new(stat.st_mtime, 0).ok()
 }

@@ -29,9 +29,9 @@ struct World {
 
 impl World {
     fn new(plugin: &'static str, mounts: &[&str]) -> Self {
-        let lines = std::iter::once("20 1 8:1 / / rw - ext4 /dev/sda1 rw").chain(mounts.iter().copied());
+        let lines = ["20 1 8:1 / / rw - ext4 /dev/sda1 rw"].iter().chain(mounts).copied();
         Self {
-            table: lines.map(|line| format!("{line}\n")).collect(),
+            table: lines.flat_map(|line| [line, "\n"]).collect(),
             plugin,
             contents: None,
             verdict: Some(Verdict::Gone { by: "the test".into(), since: None }),

@@ -123,14 +123,14 @@ impl State {
             }
             state.sources.push(inner);
         }
-        for n in 0..1 + dice.roll(4) {
+        for n in 0..=dice.roll(4) {
             let uid = format!("u{n}");
             match dice.roll(10) {
                 0..3 => drop(state.said.wanted.insert(uid.clone())),
                 3 => drop(state.said.unknown.insert(uid.clone())),
                 _ => {}
             }
-            for v in 0..1 + dice.roll(4) {
+            for v in 0..=dice.roll(4) {
                 state.volume(dice, &uid, v);
             }
         }
@@ -139,7 +139,8 @@ impl State {
             let all = state.said.wanted.iter().chain(&state.said.unknown);
             all.into_iter().any(|uid| path.starts_with(state.root.join("pods").join(uid)))
         };
-        let points: BTreeSet<&Path> = table.under(&state.root).map(|m| m.point()).filter(|p| keeps(p)).collect();
+        let points: BTreeSet<&Path> =
+            table.under(&state.root).map(refloat_mount::Mount::point).filter(|p| keeps(p)).collect();
         state.stays = points.into_iter().map(|p| (p.to_path_buf(), table.stack(p).len())).collect();
         state
     }
@@ -169,7 +170,7 @@ impl State {
                 for n in 0..dice.roll(3) {
                     let inside = path.join(format!("n{n}"));
                     std::fs::create_dir(&inside).unwrap();
-                    for _ in 0..1 + dice.roll(2) {
+                    for _ in 0..=dice.roll(2) {
                         bind(&self.source(dice), &inside);
                     }
                     if dice.often(4) && inside.join("deeper").is_dir() {
@@ -190,7 +191,7 @@ impl State {
             3 | 4 => {
                 let path = at(if dice.often(5) { "nfs" } else { "local-volume" });
                 let source = self.source(dice);
-                for _ in 0..1 + dice.roll(3) {
+                for _ in 0..=dice.roll(3) {
                     bind(&source, &path);
                 }
                 if dice.often(2) {
