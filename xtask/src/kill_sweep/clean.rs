@@ -68,6 +68,16 @@ impl Clean {
 
     /// Everything that a pod can leave, each of it once.
     fn build(&self) -> Result<()> {
+        // With records: made by a manager that is not there any more.
+        self.node.apply(
+            "pod.yaml",
+            "apiVersion: v1\nkind: Pod\nmetadata: {name: web, namespace: test}\nspec:\n  containers:\n  - {name: main, image: \
+             example.org/main}\n  volumes:\n  - {name: m, emptyDir: {medium: Memory}}\n  - {name: d, emptyDir: {}}\n",
+        )?;
+        self.node.once()?.expect(0)?;
+        if self.phase == "clean" {
+            self.node.delete("pod.yaml")?;
+        }
         let (plain, device) = (self.node.host().join("plain"), self.node.host().join("device"));
         let bind = |from: &Path, to: &Path| rustix::mount::mount_bind(from, to).context("cannot bind");
         bind(&plain, &self.folder_of("pods/u1/volume-subpaths/v/c/0")?)?;
@@ -89,16 +99,6 @@ impl Clean {
         symlink(stamped, payload.join("..data"))?;
         symlink("..data/key", payload.join("key"))?;
         std::fs::write(self.node.root.join("pods/u2/etc-hosts"), "# Kubernetes-managed hosts file.\n")?;
-        // With records: made by a manager that is not there any more.
-        self.node.apply(
-            "pod.yaml",
-            "apiVersion: v1\nkind: Pod\nmetadata: {name: web, namespace: test}\nspec:\n  containers:\n  - {name: main, image: \
-             example.org/main}\n  volumes:\n  - {name: m, emptyDir: {medium: Memory}}\n  - {name: d, emptyDir: {}}\n",
-        )?;
-        self.node.once()?.expect(0)?;
-        if self.phase == "clean" {
-            self.node.delete("pod.yaml")?;
-        }
         Ok(())
     }
 
