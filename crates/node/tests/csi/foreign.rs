@@ -3,8 +3,8 @@
 use refloat_node::{ReconstructionResult, RecordState, VolumeState};
 use refloat_test_support::Outcome;
 
-use crate::stage::volume;
-use crate::world::{DRIVER, World, assert_mounted, one_volume, pod_with, target};
+use crate::stage::{pod, volume};
+use crate::world::{DRIVER, World, assert_mounted, csi_driver, one_volume, pod_with, target};
 
 refloat_test_support::tests!(
     records_are_lost_and_the_pod_is_gone,
@@ -14,6 +14,7 @@ refloat_test_support::tests!(
     a_staged_volume_that_nobody_uses,
     a_second_user_without_a_record_keeps_the_stage,
     an_empty_folder_is_nothing,
+    an_inline_volume_of_a_gone_pod_is_unpublished_though_nothing_is_mounted,
 );
 
 /// Forgets everything but the drivers.
@@ -127,5 +128,37 @@ fn a_second_user_without_a_record_keeps_the_stage() -> Outcome {
     assert!(world.stage.is_mounted(&target("u2", "pv")));
     world.end(&["other.yaml"]);
     assert_eq!((world.count("Unpublish"), world.count("Unstage")), (2, 1));
+    Ok(())
+}
+
+/// B17.
+fn an_inline_volume_of_a_gone_pod_is_unpublished_though_nothing_is_mounted() -> Outcome {
+    for recorded in [true, false] {
+        let world = World::with(|options| options.noop = true)?;
+        world
+            .stage
+            .manifest("driver.yaml", &csi_driver(DRIVER, "volumeLifecycleModes: [Ephemeral], podInfoOnMount: true"));
+        let volumes = format!("  - {{name: scratch, csi: {{driver: {DRIVER}}}}}\n");
+        world.stage.manifest("pod.yaml", &pod("u1", &volumes));
+        world.stage.manifest("other.yaml", &pod("u2", &volumes));
+        world.stage.settle_well();
+        if !recorded {
+            lose_records(&world);
+        }
+        world.stage.remove_manifest("pod.yaml");
+        let outcome = world.stage.settle_well();
+        let journal = world.driver.journal().unwrap();
+        let of =
+            |call: &str| journal.iter().filter(|e| e.call == call && e.path.contains("pods/u1/")).collect::<Vec<_>>();
+        assert_eq!(of("NodeUnpublishVolume")[0].volume, of("NodePublishVolume")[0].volume, "records: {recorded}");
+        assert_eq!(
+            (world.begun("NodeUnpublishVolume"), world.begun("NodeUnstageVolume")),
+            (1, 0),
+            "records: {recorded}"
+        );
+        assert_eq!(volume(&outcome, "scratch").key.pod.as_str(), "u2");
+        world.end(&["other.yaml"]);
+        assert_eq!(world.count("Unpublish"), 2);
+    }
     Ok(())
 }
