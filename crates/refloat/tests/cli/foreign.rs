@@ -1,5 +1,6 @@
 //! A tree that a kubelet made, without a record: every plugin, damage, and what a scan does to it, which is nothing.
 
+use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
@@ -8,7 +9,7 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 
-use crate::node::Node;
+use crate::node::{self, Node};
 use crate::{Test, Verdict, tool};
 
 pub(crate) const TESTS: &[(&str, Test)] = &[
@@ -154,6 +155,22 @@ fn every_plugin(node: &mut Node) -> Result<Verdict> {
             device["uniqueName"] == unique && device["users"] == json!([POD]) && device["mounted"] == true,
             "{device:#}"
         );
+    }
+    // B14, B15: its pod is gone, there is no driver, and nobody but the mount table to ask.
+    let once = node.once()?.expect(3)?.json()?;
+    ensure!(once["volumes"] == json!([]), "{once:#}");
+    ensure!(node::files(&root(node).join("pods"))? == Vec::<PathBuf>::new(), "{once:#}");
+    // Devices that need more than an unmount stay, and say so.
+    let stay = ["iscsi/", "fc/", "rbd/", "flexvolume/"];
+    let global = cases.iter().filter_map(|case| case.global);
+    let stay: BTreeSet<PathBuf> = global
+        .filter(|global| stay.iter().any(|kind| global.starts_with(&format!("kubernetes.io/{kind}"))))
+        .map(|global| root(node).join("plugins").join(global))
+        .collect();
+    ensure!(node.mounts()?.into_iter().collect::<BTreeSet<_>>() == stay, "{:?}", node.mounts()?);
+    for path in &stay {
+        let device = entry(&once, "devices", path)?;
+        ensure!(device["problems"].to_string().contains("DeviceNotUndone"), "{device:#}");
     }
     Ok(Verdict::Passed)
 }
