@@ -1,6 +1,9 @@
-//! What the fuzz target checks: any bytes are manifests or a reason why not, and any manifests are resolved, the same
-//! way each time and to nothing outside the pods' folders, never with a panic. Called by the target in `fuzz/` and,
-//! with the corpus that is kept there, by the tests below.
+//! What the fuzz targets check. [`manifest`]: any bytes are manifests or a reason why not, and any manifests are resolved, the same
+//! way each time and to nothing outside the pods' folders, never with a panic. [`foreign()`]: any mount table and any
+//! other program's file are a node, reconstructed the same way each time and without losing a volume. Called by the targets
+//! in `fuzz/` and, with the corpus that is kept there, by the tests below.
+
+mod foreign;
 
 use std::collections::BTreeSet;
 
@@ -9,6 +12,8 @@ use refloat_volume::{Plugins, layout};
 
 use crate::sources::manifests::{FileState, Folder, ParsedFile, read_file};
 use crate::{Desired, DesiredPod, Wanted, desired::resolve};
+
+pub use foreign::foreign;
 
 const FILE: &str = "fuzz.yaml";
 
@@ -92,5 +97,10 @@ mod tests {
     #[test]
     fn seeds_of_manifest() {
         refloat_test_support::corpus(env!("CARGO_MANIFEST_DIR"), "manifest", super::manifest);
+    }
+
+    #[test]
+    fn seeds_of_foreign() {
+        refloat_test_support::corpus(env!("CARGO_MANIFEST_DIR"), "foreign", super::foreign);
     }
 }
