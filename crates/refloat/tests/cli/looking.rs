@@ -4,7 +4,7 @@ use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
 use crate::node::{Node, files};
-use crate::{Test, Verdict, config_map, is_real_root, pod, secret, volume};
+use crate::{Test, Verdict, config_map, is_real_root, pod, secret, tool, volume};
 
 pub(crate) const TESTS: &[(&str, Test)] = &[
     ("scan_has_the_fields_of_the_interface", fields),
@@ -126,6 +126,9 @@ fn fields(node: &mut Node) -> Result<Verdict> {
 fn device(node: &mut Node) -> Result<Verdict> {
     if !is_real_root() {
         return Ok(Verdict::Skipped("block devices need root".into()));
+    }
+    if tool("mkfs.ext4", &["-V".as_ref()]).is_err() {
+        return Ok(Verdict::Skipped("there is no mkfs.ext4".into()));
     }
     let image = node.folder().join("disk.img");
     std::fs::File::create(&image)?.set_len(16 << 20)?;
