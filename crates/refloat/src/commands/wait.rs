@@ -11,6 +11,7 @@ use anyhow::Context;
 use refloat_mount::TableWatch;
 use refloat_node::VolumeState;
 use refloat_node::clean::{CleanOptions, Cleaner, what_is_left};
+use refloat_record::RecordKind;
 use rustix::event::{PollFd, PollFlags};
 use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
 use rustix::time::Timespec;
@@ -91,9 +92,7 @@ impl Watch {
         let folders = inotify::init(flags).map_err(std::io::Error::from).context("cannot watch folders")?;
         let pods = root.join("pods");
         let mut all: Vec<PathBuf> = vec![root.to_path_buf(), pods.clone(), state.to_path_buf()];
-        for name in ["podvolumes", "devicemounts", "podcheckpoints"] {
-            all.push(state.join(name));
-        }
+        all.extend(RecordKind::ALL.map(|kind| state.join(kind.folder())));
         all.extend(args.authority.manifests.clone());
         for pod in std::fs::read_dir(&pods).into_iter().flatten().flatten() {
             all.push(pod.path());
