@@ -18,6 +18,7 @@ use refloat_record::{BootId, Loaded, OpenError, PodUid};
 use refloat_volume::{ForeignFile, Host, Problem};
 
 pub use block::{Blocks, Loops, MapPlace};
+pub(crate) use walk::open as open_beneath;
 
 /// What the folders below the node root say: names only.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -7,6 +7,7 @@
 
 pub(crate) mod drivers;
 mod hanging;
+pub(crate) mod host;
 pub(crate) mod pool;
 pub(crate) mod records;
 mod retry;
@@ -18,20 +19,20 @@ mod watch;
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::BorrowedFd;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use refloat_mount::{Kernel, NodeRoot, TableReader, TableWatch};
+use refloat_mount::TableWatch;
 use refloat_record::{PodUid, Store};
-use refloat_volume::{Host, Plugins, Problem};
+use refloat_volume::{Plugins, Problem};
 use rustix::event::{PollFd, PollFlags};
 use rustix::time::Timespec;
 
-use crate::evidence::{Gather, GatherError, boot_id};
+use crate::evidence::{Gather, GatherError};
 use crate::execute::Executor;
 use crate::{Actual, Desired, Evidence, Plan, PlanInput, reconstruct};
 
-use drivers::DriverNews;
+use drivers::{DRIVERS_STEP, DriverNews};
 use hanging::Hanging;
 use pool::Pool;
 use retry::Retries;
@@ -103,17 +104,9 @@ pub struct Outcome {
     pub failures: Vec<refloat_volume::Problem>,
 }
 
-/// How long a tool (mkfs, fsck, blkid) may take, as a part of the operation's deadline: the operation must have time to
-/// say what happened.
-const TOOL_PART: f64 = 0.8;
-
 /// How long an orderly stop waits for operations under way. Most end in milliseconds; one that hangs is left to the end
 /// of the process, which its record survives.
 const STOP_PATIENCE: Duration = Duration::from_secs(5);
-
-/// How long a single run waits for drivers that are about to register, and how often it looks whether they have.
-const DRIVERS_PATIENCE: Duration = Duration::from_secs(5);
-const DRIVERS_STEP: Duration = Duration::from_millis(50);
 
 /// After a round, this many times its own duration passes before the next one while operations are under way, so that
 /// rounds take a fifth of one core at most and what ends meanwhile is looked at together.
@@ -177,24 +170,13 @@ impl Manager {
             let doing = doing.to_owned();
             move |source| ManagerError::Io { doing, source }
         };
-        let kernel = Kernel::detect();
-        if !kernel.features().openat2 {
-            let what = "this kernel has no openat2 (Linux 5.6), without which no path can be walked safely".into();
-            return Err(ManagerError::Unable { what });
-        }
-        let root = NodeRoot::open(&options.root_dir).map_err(ManagerError::Root)?;
+        let (kernel, root) = host::open_root(&options.root_dir)?;
         let store = Store::open(&options.state_dir).map_err(ManagerError::Store)?;
         let (drivers, driver_news) =
             drivers::watch(root.given_path(), options.operation_deadline).map_err(io("watch for CSI drivers"))?;
         let state = StateFolder::new(&options.state_dir).map_err(io("watch the state folder"))?;
-        let host = Host {
-            root,
-            kernel,
-            boot_id: boot_id().map_err(io("read the boot id"))?,
-            tool_deadline: options.operation_deadline.mul_f64(TOOL_PART),
-            table: Mutex::new(TableReader::new(kernel)),
-            drivers,
-        };
+        let host =
+            host::open_host(kernel, root, drivers, options.operation_deadline).map_err(io("read the boot id"))?;
         // The watches come first: what changes while evidence is gathered is looked at afterwards.
         let table_watch = TableWatch::open().map_err(io("watch the mount table"))?;
         let folder_watch = FolderWatch::new(&options.manifests).map_err(io("watch the manifest folder"))?;
@@ -356,8 +338,7 @@ impl Manager {
 
     fn poll(&self, stop: Option<BorrowedFd<'_>>, until: Option<Instant>) -> Result<Ready, ManagerError> {
         let timeout = until.map(|until| until.saturating_duration_since(Instant::now()));
-        let timeout = timeout
-            .map(|t| Timespec { tv_sec: t.as_secs().try_into().unwrap_or(i64::MAX), tv_nsec: t.subsec_nanos().into() });
+        let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
         let mut fds = vec![
             PollFd::new(&self.pool, PollFlags::IN),
             PollFd::new(&self.table_watch, PollFlags::PRI),

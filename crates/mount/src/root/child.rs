@@ -66,9 +66,8 @@ impl Child {
             if left.is_zero() {
                 return Ok(None);
             }
-            let left =
-                Timespec { tv_sec: left.as_secs().try_into().unwrap_or(i64::MAX), tv_nsec: left.subsec_nanos().into() };
-            match rustix::event::poll(&mut [PollFd::new(&self.pidfd, PollFlags::IN)], Some(&left)) {
+            let left = Timespec::try_from(left).ok();
+            match rustix::event::poll(&mut [PollFd::new(&self.pidfd, PollFlags::IN)], left.as_ref()) {
                 Ok(_) | Err(Errno::INTR) => {}
                 Err(errno) => return Err(errno.into()),
             }

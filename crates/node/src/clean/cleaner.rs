@@ -3,12 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
 use refloat_csi::Drivers;
-use refloat_mount::{Kernel, MountTable, NodeRoot, PathError, PendingUnmount, RemoveError, TableReader, UnmountError};
+use refloat_mount::{MountTable, NodeRoot, PathError, PendingUnmount, RemoveError, UnmountError};
 use refloat_record::{PodUid, Record, Store};
 use refloat_volume::{Host, Plugins, VolumeError, layout};
 use rustix::event::{PollFd, PollFlags};
@@ -18,9 +18,10 @@ use super::{
     Authority, CleanInput, CleanOptions, CleanPlan, MountKey, PodFolder, Stage, StepResult, Unit, Verdict, contents,
     known_files, plan, signs,
 };
-use crate::evidence::{Gather, GatherError, boot_id};
+use crate::evidence::{Gather, GatherError};
 use crate::execute::{Done, Executor, Failure, Force, Job};
-use crate::manager::drivers;
+use crate::manager::drivers::{self, DRIVERS_PATIENCE, DRIVERS_STEP};
+use crate::manager::host;
 use crate::manager::pool::Pool;
 use crate::reconstruct::Mounts;
 use crate::{Actual, Evidence, Exclusion, ManagerError, Operation, reconstruct};
@@ -88,10 +89,6 @@ pub struct Seen {
     pub actual: Actual,
 }
 
-/// How long drivers that are about to register are waited for.
-const DRIVERS_PATIENCE: Duration = Duration::from_secs(5);
-const DRIVERS_STEP: Duration = Duration::from_millis(50);
-
 /// How old the sources' answers may be when a unit is begun.
 const FRESH: Duration = Duration::from_secs(1);
 
@@ -119,12 +116,7 @@ impl Cleaner {
     /// Opens the node root, and with [`CleanerOptions::write`] the store, taking its lock.
     pub fn open(options: CleanerOptions, authority: Box<dyn Authority>) -> Result<Self, CleanError> {
         let io = |doing: &'static str| move |source| CleanError::Io { doing, source };
-        let kernel = Kernel::detect();
-        if !kernel.features().openat2 {
-            let what = "this kernel has no openat2 (Linux 5.6), without which no path can be walked safely".into();
-            return Err(CleanError::Start(ManagerError::Unable { what }));
-        }
-        let root = NodeRoot::open(&options.root_dir).map_err(|e| CleanError::Start(ManagerError::Root(e)))?;
+        let (kernel, root) = host::open_root(&options.root_dir).map_err(CleanError::Start)?;
         let store = if options.write {
             Some(Store::open(&options.state_dir).map_err(|e| CleanError::Start(ManagerError::Store(e)))?)
         } else {
@@ -135,14 +127,8 @@ impl Cleaner {
         } else {
             Drivers::none()
         };
-        let host = Host {
-            root,
-            kernel,
-            boot_id: boot_id().map_err(io("read the boot id"))?,
-            tool_deadline: options.operation_deadline,
-            table: Mutex::new(TableReader::new(kernel)),
-            drivers,
-        };
+        let host =
+            host::open_host(kernel, root, drivers, options.operation_deadline).map_err(io("read the boot id"))?;
         let plugins = Arc::new(Plugins::builtin());
         let executor = Arc::new(Executor { host: Arc::new(host), plugins, store: store.map(Arc::new), generation: 0 });
         let pool = Pool::new(Arc::clone(&executor), options.workers, options.operation_deadline)
@@ -163,6 +149,13 @@ impl Cleaner {
             None => gather.read(|| Store::read(state_dir)),
         };
         evidence.map_err(CleanError::Look)
+    }
+
+    /// Looks, without asking anybody for pods and without looking into their folders.
+    pub fn look(&self) -> Result<Seen, CleanError> {
+        let evidence = self.gather()?;
+        let actual = reconstruct(&evidence, &self.executor.plugins);
+        Ok(Seen { table: evidence.table, actual })
     }
 
     /// Looks, and plans.
@@ -235,7 +228,7 @@ impl Cleaner {
                     host.drivers.remember(name, socket);
                 }
             } else {
-                usual.push(root.join("plugins_registry").join(format!("{name}-reg.sock")));
+                usual.push(root.join(drivers::REGISTRY).join(format!("{name}-reg.sock")));
             }
         }
         let answers = |name: &String| {
@@ -348,9 +341,8 @@ impl Cleaner {
     fn wait(&self, end: Instant) -> Result<(), CleanError> {
         let until = self.pool.next_deadline().map_or(end, |at| at.min(end));
         let left = until.saturating_duration_since(Instant::now()) + Duration::from_millis(1);
-        let left =
-            Timespec { tv_sec: left.as_secs().try_into().unwrap_or(i64::MAX), tv_nsec: left.subsec_nanos().into() };
-        match rustix::event::poll(&mut [PollFd::new(&self.pool, PollFlags::IN)], Some(&left)) {
+        let left = Timespec::try_from(left).ok();
+        match rustix::event::poll(&mut [PollFd::new(&self.pool, PollFlags::IN)], left.as_ref()) {
             Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
             Err(errno) => Err(CleanError::Io { doing: "wait for operations", source: errno.into() }),
         }
@@ -592,11 +584,9 @@ impl Facts {
         }
         let folders = with_folder.into_iter().filter(|pod| may_go(pod)).map(|pod| {
             let known = known_files::of_pod(root, &pod).unwrap_or_default();
-            let folder = PodFolder {
-                strays: contents::of_pod(root, &pod).unwrap_or_default(),
-                known: known.into_iter().map(|known| known.path).collect(),
-                last_change: signs::of_pod(root, &pod),
-            };
+            let known: Vec<PathBuf> = known.into_iter().map(|known| known.path).collect();
+            let strays = contents::of_pod(root, &pod, &known).unwrap_or_default();
+            let folder = PodFolder { strays, known, last_change: signs::of_pod(root, &pod) };
             (pod, folder)
         });
         let folders = folders.collect();
@@ -625,9 +615,9 @@ fn is_nothing(host: &Host, path: &Path) -> bool {
 }
 
 fn ended_within(unmount: &PendingUnmount, patience: Duration) -> bool {
-    let timeout = Timespec { tv_sec: patience.as_secs().try_into().unwrap_or(1), tv_nsec: 0 };
+    let timeout = Timespec::try_from(patience).ok();
     let fd = unmount.as_fd();
-    let _ = rustix::event::poll(&mut [PollFd::new(&fd, PollFlags::IN)], Some(&timeout));
+    let _ = rustix::event::poll(&mut [PollFd::new(&fd, PollFlags::IN)], timeout.as_ref());
     unmount.has_ended()
 }
 

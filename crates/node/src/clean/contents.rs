@@ -91,13 +91,12 @@ pub struct Stray {
     pub bytes: u64,
 }
 
-/// The files of a pod's folder that are nobody's: not in a volume's folder, and not known.
-pub(crate) fn of_pod(root: &NodeRoot, pod: &PodUid) -> Result<Vec<Stray>, PathError> {
+/// The files of a pod's folder that are nobody's: not in a volume's folder, and not known ([`known_files::of_pod`]).
+pub(crate) fn of_pod(root: &NodeRoot, pod: &PodUid, known: &[PathBuf]) -> Result<Vec<Stray>, PathError> {
     let folder = layout::pod_path(pod);
     let mut found = vec![];
     let Some(dir) = root.open_dir(folder.as_path())? else { return Ok(found) };
-    let known: Vec<PathBuf> = known_files::of_pod(root, pod)?.into_iter().map(|known| known.path).collect();
-    strays(&dir, folder.as_path(), Path::new(""), &known, &mut found, 16);
+    strays(&dir, folder.as_path(), Path::new(""), known, &mut found, 16);
     Ok(found)
 }
 

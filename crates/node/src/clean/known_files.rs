@@ -5,13 +5,16 @@
 //! `containers/<name>/<id>` is made empty for the container's termination message. `doBindSubPath` of
 //! `pkg/volume/util/subpath`: an empty file where a file is to be mounted.
 
-use std::ffi::OsStr;
+use std::ffi::{CString, OsStr};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use refloat_mount::{Dir, EntryKind, NodeRoot, PathError};
 use refloat_record::PodUid;
 use refloat_volume::layout;
-use rustix::fs::{Mode, OFlags, ResolveFlags};
+use rustix::fs::OFlags;
+
+use crate::evidence::open_beneath;
 
 /// How the kubelet's `etc-hosts` begins, in both of its forms.
 const HOSTS: &[u8] = b"# Kubernetes-managed hosts file";
@@ -82,8 +85,5 @@ fn begins_with(dir: &Dir, name: &str, text: &[u8]) -> bool {
 }
 
 fn open(dir: &Dir, name: &OsStr, flags: OFlags) -> Option<rustix::fd::OwnedFd> {
-    let resolve =
-        ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS | ResolveFlags::NO_XDEV;
-    let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    rustix::fs::openat2(dir, Path::new(name), flags, Mode::empty(), resolve).ok()
+    open_beneath(dir, &CString::new(name.as_bytes()).ok()?, flags | OFlags::NOFOLLOW).ok()
 }

@@ -508,9 +508,7 @@ impl Planner<'_> {
         let mut steps = self.unmounts(point, action, volume, by);
         let rel = point.strip_prefix(self.input.root).ok().and_then(|rel| RelPath::new(rel.to_str()?).ok());
         let stack = self.mounts.stack(point);
-        let same_origin =
-            stack.windows(2).all(|two| two[0].device() == two[1].device() && two[0].root() == two[1].root());
-        let trouble = match (&rel, stack.is_empty(), same_origin) {
+        let trouble = match (&rel, stack.is_empty(), is_of_one_origin(&stack)) {
             (None, ..) => Some(("NotUnderstood", "its path cannot be written as text".to_owned())),
             (_, true, _) => Some(("Conflict", "another mount hides it".to_owned())),
             (_, _, false) => Some(("Conflict", "mounts of different origins lie over one another there".to_owned())),

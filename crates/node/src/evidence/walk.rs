@@ -74,7 +74,7 @@ impl Lister {
 }
 
 /// Opens beneath a folder without following a symlink or crossing a mount.
-pub(super) fn open(at: impl AsFd, name: &CStr, flags: OFlags) -> Result<OwnedFd, Errno> {
+pub(crate) fn open(at: impl AsFd, name: &CStr, flags: OFlags) -> Result<OwnedFd, Errno> {
     let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_XDEV;
     loop {
         // `openat2` answers EAGAIN when a rename elsewhere made its check of `..` unsure.

@@ -11,14 +11,18 @@ use refloat_record::{Driver, DriverName, PluginName, Record, RecordKey};
 use refloat_volume::{Problem, Recorded, layout};
 use rustix::event::EventfdFlags;
 
-use super::{DRIVERS_PATIENCE, Manager, records, retry};
+use super::{Manager, records, retry};
 use crate::execute::Change;
+
+/// How long who works once waits for drivers that are about to register, and how often it looks whether they have.
+pub(crate) const DRIVERS_PATIENCE: Duration = Duration::from_secs(5);
+pub(crate) const DRIVERS_STEP: Duration = Duration::from_millis(50);
 
 /// The folder of registration sockets, below the node root.
 ///
 /// # Source
 /// `DefaultKubeletPluginsRegistrationDirName` of the kubelet.
-const REGISTRY: &str = "plugins_registry";
+pub(crate) const REGISTRY: &str = "plugins_registry";
 
 /// How long a driver may take for one call, as a part of the operation's deadline: most operations make one call that takes
 /// its time, and must then have time to say what happened.

@@ -31,7 +31,7 @@ pub(crate) fn run(args: &ReleaseArgs, settings: &Settings) -> Result<Done, Failu
         return Ok(Done::attention_if(!left.is_empty()));
     }
     let report = cleaner.execute(plan, &options).map_err(|e| explain(e, settings))?;
-    let (_, seen) = cleaner.plan(&options).map_err(|e| explain(e, settings))?;
+    let seen = cleaner.look().map_err(|e| explain(e, settings))?;
     let left = what_is_left(cleaner.host(), &seen.table, &seen.actual);
     let output = CleanOutput::new("ReleasePlan", &report.plan, true, report.stopped.clone()).with_left(&left);
     output.print(&mut out, settings.output, look)?;

@@ -58,12 +58,16 @@ fn waits_for(
     options: &CleanOptions,
     settings: &Settings,
 ) -> Result<Option<String>, Failure> {
-    let (plan, seen) = cleaner.plan(options).map_err(|e| explain(e, settings))?;
+    let explain = |e| explain(e, settings);
     Ok(match what {
-        WaitFor::Empty => what_is_left(cleaner.host(), &seen.table, &seen.actual)
-            .first()
-            .map(|left| format!("{} {} ({})", left.kind, left.path.display(), left.what)),
+        WaitFor::Empty => {
+            let seen = cleaner.look().map_err(explain)?;
+            what_is_left(cleaner.host(), &seen.table, &seen.actual)
+                .first()
+                .map(|left| format!("{} {} ({})", left.kind, left.path.display(), left.what))
+        }
         WaitFor::Settled => {
+            let seen = cleaner.look().map_err(explain)?;
             let is_between = |state| matches!(state, VolumeState::Uncertain | VolumeState::Unknown);
             let volumes = seen.actual.volumes.iter().filter(|v| is_between(v.state));
             let volumes =
@@ -72,6 +76,7 @@ fn waits_for(
             volumes.chain(devices.map(|d| format!("the device at {}", d.path.display()))).next()
         }
         WaitFor::Clean => {
+            let (plan, _) = cleaner.plan(options).map_err(explain)?;
             let steps = plan.steps().map(|s| format!("{} {}", s.action.name(), s.path.display()));
             let kept = plan.kept.iter().map(|k| format!("{}: {}", k.path.display(), k.reason));
             steps.chain(kept).next()
@@ -114,10 +119,9 @@ impl Watch {
 
     fn wait(&self, left: Option<Duration>) -> Result<(), Failure> {
         let left = left.map_or(LOOK, |left| left.min(LOOK));
-        let left =
-            Timespec { tv_sec: left.as_secs().try_into().unwrap_or(i64::MAX), tv_nsec: left.subsec_nanos().into() };
+        let left = Timespec::try_from(left).ok();
         let mut fds = [PollFd::new(&self.table, PollFlags::PRI), PollFd::new(&self.folders, PollFlags::IN)];
-        match rustix::event::poll(&mut fds, Some(&left)) {
+        match rustix::event::poll(&mut fds, left.as_ref()) {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
             Err(errno) => return Err(anyhow::Error::new(std::io::Error::from(errno)).context("cannot wait").into()),
         }
