@@ -10,12 +10,12 @@ mod inside;
 mod walk;
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use refloat_mount::{MountTable, TableError};
 use refloat_record::{BootId, Loaded, OpenError, PodUid};
-use refloat_volume::{ForeignFile, Host, Problem};
+use refloat_volume::{ForeignFile, Host, Problem, layout};
 
 pub use block::{Blocks, Loops, MapPlace};
 pub(crate) use walk::open as open_beneath;
@@ -55,6 +55,22 @@ pub struct PodTree {
     /// Whether a file that is no marker lies anywhere in it outside the volumes' own folders; none if that was not
     /// looked at (a pod with volumes). Nothing below a mount point was looked at.
     pub files: Option<bool>,
+}
+
+impl PodTree {
+    /// The folder of this name in `pods/`, with nothing seen in it.
+    pub(crate) fn new(name: &Path) -> Self {
+        Self {
+            uid: name.to_str().and_then(|name| PodUid::new(name).ok()),
+            path: Path::new(layout::PODS).join(name),
+            volumes: vec![],
+            volume_devices: vec![],
+            sub_paths: vec![],
+            ready: vec![],
+            other: vec![],
+            files: None,
+        }
+    }
 }
 
 /// One folder of a volume.

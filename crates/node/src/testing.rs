@@ -118,16 +118,7 @@ pub(crate) fn world() -> crate::Actual {
         refloat_record::Record::PodVolume(old),
         refloat_record::Record::PodCheckpoint(arbitrary::checkpoint("u1")),
     ];
-    let pod = |uid: &str, files: bool| crate::PodTree {
-        uid: PodUid::new(uid).ok(),
-        path: format!("pods/{uid}").into(),
-        volumes: vec![],
-        volume_devices: vec![],
-        sub_paths: vec![],
-        ready: vec![],
-        other: vec![],
-        files: Some(files),
-    };
+    let pod = |uid: &str, files: bool| crate::PodTree { files: Some(files), ..crate::PodTree::new(uid.as_ref()) };
     let evidence = crate::Evidence {
         root: ROOT.into(),
         boot_id: boot(BOOT),
@@ -346,14 +337,12 @@ pub(crate) mod arbitrary {
             vec(select(&["volume-subpaths/v/c/0", "volume-subpaths/zz/c", "volume-subpaths"][..]), 0..2),
         )
             .prop_map(|(uid, volumes, volume_devices, ready, files, sub_paths)| PodTree {
-                uid: PodUid::new(uid).ok(),
-                path: format!("pods/{uid}").into(),
                 volumes,
                 volume_devices,
                 sub_paths: sub_paths.into_iter().map(Into::into).collect(),
                 ready,
-                other: vec![],
                 files,
+                ..PodTree::new(uid.as_ref())
             });
         let global = vec(select(&NAMES[..]), 0..3).prop_map(|names| {
             names.iter().map(|n| format!("plugins/kubernetes.io/local-volume/mounts/{n}").into()).collect()

@@ -16,6 +16,11 @@ mod tmpfs;
 pub use marker::Marker;
 pub use tmpfs::new_tmpfs;
 
+use std::path::Path;
+
+use refloat_record::VolumeMode;
+use serde_json::{Value, json};
+
 use crate::Plugin;
 
 /// All plugins that are built in.
@@ -31,6 +36,32 @@ pub(crate) fn all() -> Vec<Box<dyn Plugin>> {
         Box::new(secret::Secret),
     ];
     built.into_iter().chain(known::all().map(|plugin| Box::new(plugin) as Box<dyn Plugin>)).collect()
+}
+
+/// The fields of a `PersistentVolume` that are not its source's, and that nothing but a record tells.
+pub(crate) const LOST_OF_PERSISTENT_VOLUME: [&str; 7] = [
+    "spec.accessModes",
+    "spec.capacity",
+    "spec.claimRef",
+    "spec.mountOptions",
+    "spec.nodeAffinity",
+    "spec.persistentVolumeReclaimPolicy",
+    "spec.storageClassName",
+];
+
+/// As much of a `PersistentVolume` as can be told without a record: its name, and the `source` in the field of that name.
+pub(crate) fn rebuilt_persistent_volume(name: &str, field: &str, source: &Value, mode: VolumeMode) -> Value {
+    json!({
+        "apiVersion": "v1",
+        "kind": "PersistentVolume",
+        "metadata": { "name": name },
+        "spec": { field: source, "volumeMode": mode },
+    })
+}
+
+/// The node root of a volume's folder `<root>/pods/<uid>/volumes/<plugin>/<name>`.
+pub(crate) fn node_root(folder: &Path) -> Option<&Path> {
+    folder.ancestors().nth(5)
 }
 
 /// What is wrong with a path of the host that a volume names, if anything.

@@ -57,16 +57,7 @@ impl World {
             empty: self.contents.map(|c| c.what == What::Empty),
             foreign: None,
         };
-        let pod = PodTree {
-            uid: Some(uid.clone()),
-            path: "pods/u1".into(),
-            volumes: vec![folder],
-            volume_devices: vec![],
-            sub_paths: vec![],
-            ready: vec![],
-            other: vec![],
-            files: None,
-        };
+        let pod = PodTree { volumes: vec![folder], ..PodTree::new(uid.as_str().as_ref()) };
         let evidence = Evidence {
             root: ROOT.into(),
             boot_id: boot("this"),

@@ -147,16 +147,7 @@ impl Walk<'_> {
     fn pod(&mut self, pods: impl AsFd, entry: &Entry) -> Option<PodTree> {
         let path = Path::new(layout::PODS).join(entry.path());
         let (dir, entries) = self.list(pods, &entry.name, &path)?;
-        let mut pod = PodTree {
-            uid: entry.text().and_then(|t| PodUid::new(t).ok()),
-            path: path.clone(),
-            volumes: vec![],
-            volume_devices: vec![],
-            sub_paths: vec![],
-            ready: vec![],
-            other: vec![],
-            files: None,
-        };
+        let mut pod = PodTree::new(entry.path());
         for child in entries {
             match child.text() {
                 Some(layout::VOLUMES) => pod.volumes = self.volumes(&dir, &child, &path),

@@ -62,17 +62,10 @@ fn tree(table: &MountTable, file: Option<&ForeignFile>) -> Tree {
         }
         match parts.as_slice() {
             ["pods", uid, "volumes", plugin, name, ..] => {
-                let Ok(known) = PodUid::new(*uid) else { continue };
-                let pod = pods.entry((*uid).to_owned()).or_insert_with(|| PodTree {
-                    uid: Some(known),
-                    path: Path::new(layout::PODS).join(uid),
-                    volumes: vec![],
-                    volume_devices: vec![],
-                    sub_paths: vec![],
-                    ready: vec![],
-                    other: vec![],
-                    files: None,
-                });
+                if PodUid::new(*uid).is_err() {
+                    continue;
+                }
+                let pod = pods.entry((*uid).to_owned()).or_insert_with(|| PodTree::new(uid.as_ref()));
                 if !pod.volumes.iter().any(|v| v.plugin == *plugin && v.name == *name) {
                     pod.volumes.push(VolumeFolder {
                         plugin: (*plugin).to_owned(),

@@ -40,16 +40,7 @@ impl World {
         let pods = &mut self.0.tree.as_mut().unwrap().pods;
         let index = pods.iter().position(|p| p.uid.as_ref().is_some_and(|u| u.as_str() == uid));
         let index = index.unwrap_or_else(|| {
-            pods.push(PodTree {
-                uid: PodUid::new(uid).ok(),
-                path: format!("pods/{uid}").into(),
-                volumes: vec![],
-                volume_devices: vec![],
-                sub_paths: vec![],
-                ready: vec![],
-                other: vec![],
-                files: Some(false),
-            });
+            pods.push(PodTree { files: Some(false), ..PodTree::new(uid.as_ref()) });
             pods.len() - 1
         });
         &mut pods[index]

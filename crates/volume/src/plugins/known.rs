@@ -16,11 +16,11 @@ mod kinds;
 pub(crate) mod names;
 mod told;
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-use refloat_mount::Mount;
 use refloat_record::PluginName;
 
+use super::node_root;
 use crate::layout::{PLUGINS, global_path};
 use crate::{
     Capabilities, FoundVolume, GlobalMount, Plugin, Presence, Problem, Rebuilt, Reconstruction, SetUp, SpecError,
@@ -76,7 +76,7 @@ impl Plugin for Known {
     }
 
     fn check(&self, spec: &VolumeSpec) -> Result<(), SpecError> {
-        Err(SpecError::NotSetUp { volume: spec.source.volume().typed.name.clone(), why: self.0.instead.why() })
+        Err(never_set_up(spec, self.0.instead))
     }
 
     fn volume_name(&self, spec: &VolumeSpec) -> Result<String, SpecError> {
@@ -133,10 +133,14 @@ fn capabilities(attachable: bool, device_mountable: bool, presence: Presence) ->
     }
 }
 
+fn never_set_up(spec: &VolumeSpec, instead: Instead) -> SpecError {
+    SpecError::NotSetUp { volume: spec.source.volume().typed.name.clone(), why: instead.why() }
+}
+
 fn not_set_up(spec: &VolumeSpec, instead: Instead) -> VolumeError {
     VolumeError::Refused(Problem::new(
         "TypeNotSetUp",
-        format!("volume {:?} {}", spec.source.volume().typed.name, instead.why()),
+        never_set_up(spec, instead).to_string(),
         "what is mounted of it is found and undone; use another type for new volumes",
     ))
 }
@@ -162,17 +166,12 @@ fn plain_unmount_device(step: &UnmountDevice<'_>) -> Result<(), VolumeError> {
     crate::remove_volume_dir(step.host, path, false)
 }
 
-/// The node root of a volume's folder `<root>/pods/<uid>/volumes/<plugin>/<name>`.
-fn node_root(found: FoundVolume<'_>) -> Option<&Path> {
-    found.path.ancestors().nth(5)
-}
-
 /// The global path that a pod's mount was bound from: the one of this plugin that shows the same file system and
 /// root. With it, what the plugin put into it. Two such paths tell nothing.
 fn global_of(plugin: &str, found: FoundVolume<'_>) -> Option<(PathBuf, String)> {
     let mount = found.table.at(found.path)?;
-    let plugins = node_root(found)?.join(PLUGINS);
-    let mut paths = same_root(found, mount).filter_map(|other| {
+    let plugins = node_root(found.path)?.join(PLUGINS);
+    let mut paths = found.table.same_root(mount.device(), mount.root()).into_iter().filter_map(|other| {
         // As text first: nearly all are elsewhere.
         let below =
             other.point().as_os_str().as_encoded_bytes().strip_prefix(plugins.as_os_str().as_encoded_bytes())?;
@@ -182,10 +181,6 @@ fn global_of(plugin: &str, found: FoundVolume<'_>) -> Option<(PathBuf, String)> 
     });
     let first = paths.next()?;
     paths.all(|other| other.0 == first.0).then_some(first)
-}
-
-fn same_root<'t>(found: FoundVolume<'t>, mount: Mount<'t>) -> impl Iterator<Item = Mount<'t>> {
-    found.table.same_root(mount.device(), mount.root()).into_iter()
 }
 
 #[cfg(test)]

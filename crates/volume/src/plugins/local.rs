@@ -35,7 +35,9 @@ use refloat_mount::{BindOptions, Device, MountTable, NewMount};
 use refloat_record::{PluginName, PodUid, RelPath, SpecName, VolumeMode};
 use rustix::fs::{FileType, Mode, OFlags};
 use rustix::io::Errno;
+use serde_json::{Map, Value};
 
+use super::{LOST_OF_PERSISTENT_VOLUME, node_root, rebuilt_persistent_volume};
 use crate::tear_down::{is_own, living_root, other_mount};
 use crate::{
     Capabilities, DeviceOutcome, FoundVolume, GlobalMount, MountDevice, Plugin, Presence, Problem, Rebuilt,
@@ -229,12 +231,12 @@ impl Plugin for Local {
     }
 
     fn from_layout(&self, found: FoundVolume<'_>) -> Option<Rebuilt> {
-        let mut lost = LOST.to_vec();
-        let mut local = serde_json::Map::new();
+        let mut lost = LOST_OF_PERSISTENT_VOLUME.to_vec();
+        let mut local = Map::new();
         if found.mode == VolumeMode::Block {
             // The symlink and the mount name the device as it was resolved, not as the spec has it.
             lost.push("spec.local.path");
-            return Some(rebuilt(found.folder, &local, VolumeMode::Block, lost));
+            return Some(rebuilt(found.folder, local, VolumeMode::Block, lost));
         }
         match local_path(found).and_then(|path| path.into_os_string().into_string().ok()) {
             Some(path) => {
@@ -245,33 +247,12 @@ impl Plugin for Local {
         if is_of_device(found) {
             lost.push("spec.local.fsType");
         }
-        Some(rebuilt(found.folder, &local, VolumeMode::Filesystem, lost))
+        Some(rebuilt(found.folder, local, VolumeMode::Filesystem, lost))
     }
 }
 
-/// The fields that nothing but a record can tell.
-const LOST: [&str; 7] = [
-    "spec.accessModes",
-    "spec.capacity",
-    "spec.claimRef",
-    "spec.mountOptions",
-    "spec.nodeAffinity",
-    "spec.persistentVolumeReclaimPolicy",
-    "spec.storageClassName",
-];
-
-fn rebuilt(
-    name: &str,
-    local: &serde_json::Map<String, serde_json::Value>,
-    mode: VolumeMode,
-    lost: Vec<&'static str>,
-) -> Rebuilt {
-    let spec = serde_json::json!({
-        "apiVersion": "v1",
-        "kind": "PersistentVolume",
-        "metadata": { "name": name },
-        "spec": { "local": local, "volumeMode": mode },
-    });
+fn rebuilt(name: &str, local: Map<String, Value>, mode: VolumeMode, lost: Vec<&'static str>) -> Rebuilt {
+    let spec = rebuilt_persistent_volume(name, "local", &Value::Object(local), mode);
     Rebuilt { spec: RebuiltSpec::PersistentVolume(spec), lost, volume_name: None, provider_info: None }
 }
 
@@ -397,11 +378,6 @@ fn no_folder() -> VolumeError {
         "the record of a local volume has no path",
         "the record was changed by hand or by another program; `refloat record show` prints it",
     ))
-}
-
-/// The node root of a volume's folder `<root>/pods/<uid>/volumes/<plugin>/<name>`.
-fn node_root(folder: &Path) -> Option<&Path> {
-    folder.ancestors().nth(5)
 }
 
 /// Whether the volume comes from a device that is mounted at the plugin's global path.

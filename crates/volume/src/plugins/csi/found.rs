@@ -7,6 +7,7 @@ use refloat_record::{RelPath, VolumeMode};
 use super::info::Info;
 use super::source::{stage_folder, stage_path, volume_name};
 use super::vol_data::{ForeignFile, VolData};
+use crate::plugins::{node_root, rebuilt_persistent_volume};
 use crate::{FoundVolume, GlobalMount, Rebuilt, RebuiltDevice, RebuiltSpec, layout};
 
 /// What only a spec tells.
@@ -47,18 +48,8 @@ pub(super) fn volume(found: &FoundVolume<'_>) -> Option<Rebuilt> {
             provider_info,
         });
     }
-    let spec = serde_json::json!({
-        "apiVersion": "v1",
-        "kind": "PersistentVolume",
-        "metadata": { "name": name },
-        "spec": {
-            "csi": { "driver": data.driver_name, "volumeHandle": data.volume_handle },
-            "volumeMode": match found.mode {
-                VolumeMode::Filesystem => "Filesystem",
-                VolumeMode::Block => "Block",
-            },
-        },
-    });
+    let source = serde_json::json!({ "driver": data.driver_name, "volumeHandle": data.volume_handle });
+    let spec = rebuilt_persistent_volume(name, "csi", &source, found.mode);
     Some(Rebuilt {
         spec: RebuiltSpec::PersistentVolume(spec),
         lost: LOST.to_vec(),
@@ -72,8 +63,8 @@ pub(super) fn volume(found: &FoundVolume<'_>) -> Option<Rebuilt> {
 pub(super) fn device_of(found: &FoundVolume<'_>) -> Option<GlobalMount> {
     let data = found.foreign?.good().filter(|data| !data.is_ephemeral() && found.mode == VolumeMode::Filesystem)?;
     let mount = found.table.at(found.path)?;
-    // `<root>/pods/<uid>/volumes/<plugin>/<name>/mount`
-    let root = found.path.ancestors().nth(6)?;
+    // The path is the `mount` in the volume's folder.
+    let root = node_root(found.path.parent()?)?;
     let staged = |rel: Option<RelPath>| {
         let path = rel?.below(root);
         let stage = found.table.at(&path)?;

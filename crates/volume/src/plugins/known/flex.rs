@@ -13,7 +13,8 @@ use refloat_record::PluginName;
 
 use super::kinds::{Field, Kind};
 use super::told::{Seen, Told, put_together};
-use super::{Instead, capabilities, global_of, node_root, not_set_up, plain_tear_down, plain_unmount_device};
+use super::{Instead, capabilities, global_of, never_set_up, not_set_up, plain_tear_down, plain_unmount_device};
+use crate::plugins::node_root;
 use crate::{
     Capabilities, FoundVolume, GlobalMount, Plugin, Presence, Rebuilt, SetUp, SpecError, SpecSource, TearDown,
     UnmountDevice, VolumeError, VolumeSpec,
@@ -44,7 +45,7 @@ const KIND: Kind = Kind {
     attachable: false,
     device_mountable: false,
     has_devices: true,
-    device_needs: None,
+    device_needs: Some("its driver has to be asked, which this version cannot do yet"),
     presence: Presence::Mount,
     inline_only: false,
     spec_name: |folder| Some(folder),
@@ -71,7 +72,7 @@ impl Plugin for Flex {
     }
 
     fn check(&self, spec: &VolumeSpec) -> Result<(), SpecError> {
-        Err(SpecError::NotSetUp { volume: spec.source.volume().typed.name.clone(), why: KIND.instead.why() })
+        Err(never_set_up(spec, KIND.instead))
     }
 
     fn volume_name(&self, spec: &VolumeSpec) -> Result<String, SpecError> {
@@ -91,7 +92,7 @@ impl Plugin for Flex {
     }
 
     fn device_needs(&self) -> Option<&'static str> {
-        Some("its driver has to be asked, which this version cannot do yet")
+        KIND.device_needs
     }
 
     fn from_layout(&self, found: FoundVolume<'_>) -> Option<Rebuilt> {
@@ -105,7 +106,7 @@ impl Plugin for Flex {
         let own = PathBuf::from(format!("{}/{driver}/mounts/{}", crate::layout::FLEX_VOLUME, found.folder));
         let volume_name = Some(found.folder.to_owned());
         if found.memo.has_global_folder(&own) {
-            return Some(GlobalMount { path: node_root(found)?.join(own), volume_name });
+            return Some(GlobalMount { path: node_root(found.path)?.join(own), volume_name });
         }
         global_of(&driver, found).map(|(path, rest)| GlobalMount { path, volume_name: Some(rest) })
     }

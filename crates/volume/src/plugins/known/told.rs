@@ -1,11 +1,13 @@
 //! Puts a spec together from what was told.
 
 use refloat_mount::Mount;
-use serde_json::{Map, Value, json};
+use refloat_record::VolumeMode;
+use serde_json::{Map, Value};
 
+use super::global_of;
 use super::kinds::{Field, Kind};
 use super::names::is_of_persistent_volume;
-use super::{global_of, same_root};
+use crate::plugins::{LOST_OF_PERSISTENT_VOLUME, rebuilt_persistent_volume};
 use crate::{FoundVolume, Rebuilt, RebuiltSpec};
 
 /// What a plugin looks at to tell its fields.
@@ -27,24 +29,13 @@ impl<'a> Seen<'a> {
 
     /// All mounts that show the same as this one.
     pub(super) fn same_root(&self) -> impl Iterator<Item = Mount<'a>> {
-        let found = self.found;
-        self.mount.into_iter().flat_map(move |mount| same_root(found, mount))
+        let table = self.found.table;
+        self.mount.into_iter().flat_map(move |mount| table.same_root(mount.device(), mount.root()))
     }
 }
 
 /// The fields of the source that are known. Each of them is one that the plugin's list of lost fields has.
 pub(super) type Told = Map<String, Value>;
-
-/// The fields of a `PersistentVolume` that are not its source's, and that nothing on the node tells.
-const OF_PERSISTENT_VOLUME: [&str; 7] = [
-    "spec.accessModes",
-    "spec.capacity",
-    "spec.claimRef",
-    "spec.mountOptions",
-    "spec.nodeAffinity",
-    "spec.persistentVolumeReclaimPolicy",
-    "spec.storageClassName",
-];
 
 /// The spec of a volume without a record.
 pub(super) fn rebuild(kind: &'static Kind, found: FoundVolume<'_>) -> Rebuilt {
@@ -63,16 +54,9 @@ pub(super) fn put_together(kind: &Kind, folder: &str, mut told: Told, seen: &See
     let fields: Vec<&Field> = kind.fields.iter().filter(|field| lost(field)).collect();
     told.retain(|_, value| !value.is_null());
     if let Some(name) = persistent {
-        let lost = OF_PERSISTENT_VOLUME.into_iter().chain(fields.iter().map(|field| field.persistent)).collect();
-        let mut spec = Map::new();
-        spec.insert(kind.source.into(), Value::Object(told));
-        spec.insert("volumeMode".into(), "Filesystem".into());
-        let spec = json!({
-            "apiVersion": "v1",
-            "kind": "PersistentVolume",
-            "metadata": { "name": name },
-            "spec": spec,
-        });
+        let of_source = fields.iter().map(|field| field.persistent);
+        let lost = LOST_OF_PERSISTENT_VOLUME.into_iter().chain(of_source).collect();
+        let spec = rebuilt_persistent_volume(name, kind.source, &Value::Object(told), VolumeMode::Filesystem);
         return rebuilt(RebuiltSpec::PersistentVolume(spec), lost);
     }
     let doubt = (!kind.inline_only).then_some("persistentVolume");
