@@ -18,7 +18,7 @@ use std::process::{Command, ExitCode, Stdio};
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
-use crate::process::{build_refloat, cargo, run as run_command, workspace};
+use crate::process::{build, workspace};
 
 /// Arguments of `bench`.
 #[derive(Debug, clap::Args)]
@@ -29,6 +29,19 @@ pub(crate) struct Args {
     /// How many volumes
     #[arg(long, value_delimiter = ',', default_values_t = [100, 1_000, 10_000, 50_000])]
     sizes: Vec<usize>,
+    #[command(flatten)]
+    how: How,
+    /// The node root, for the floor
+    #[arg(long, hide = true)]
+    root: Option<PathBuf>,
+    /// The state folder, for the floor
+    #[arg(long, hide = true)]
+    state: Option<PathBuf>,
+}
+
+/// How it is measured.
+#[derive(Debug, clap::Args)]
+struct How {
     /// How often each is measured; the median counts
     #[arg(long, default_value_t = 7)]
     rounds: usize,
@@ -41,12 +54,32 @@ pub(crate) struct Args {
     /// The binary
     #[arg(long, hide = true)]
     binary: Option<PathBuf>,
-    /// The node root, for the floor
-    #[arg(long, hide = true)]
-    root: Option<PathBuf>,
-    /// The state folder, for the floor
-    #[arg(long, hide = true)]
-    state: Option<PathBuf>,
+}
+
+impl How {
+    /// Has one thing measured by another process: `bench` with these arguments.
+    fn measure(&self, programs: &Programs, what: &str, arguments: &[&str]) -> Result<Value> {
+        let mut command = Command::new(&programs.xtask);
+        command.arg("bench").args(arguments).args(["--inside", what, "--rounds", &self.rounds.to_string()]);
+        let command = command.arg("--binary").arg(&programs.binary);
+        let output = command.stdin(Stdio::null()).stderr(Stdio::inherit()).output()?;
+        if !output.status.success() {
+            bail!("measuring {what} with {arguments:?} failed: {}", output.status);
+        }
+        serde_json::from_slice(&output.stdout).context("cannot read what was measured")
+    }
+}
+
+/// What is measured and what measures, as they are released.
+struct Programs {
+    binary: PathBuf,
+    xtask: PathBuf,
+}
+
+impl Programs {
+    fn build() -> Result<Self> {
+        Ok(Self { binary: build("refloat", true)?, xtask: build("xtask", true)? })
+    }
 }
 
 #[derive(Debug, clap::Subcommand)]
@@ -64,21 +97,13 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         Some(What::Csi(args)) => return csi::run(args),
         None => {}
     }
-    if let Some(what) = &args.inside {
+    if let Some(what) = &args.how.inside {
         return inside(what, args);
     }
-    let binary = build_refloat(true)?;
-    run_command(&mut cargo(&["build", "--quiet", "--release", "--package", "xtask"]))?;
-    let xtask = binary.with_file_name("xtask");
-    let measure = |what: &str, size: usize| -> Result<Value> {
+    let programs = Programs::build()?;
+    let measure = |what: &str, size: usize| {
         eprintln!("{what} {size}");
-        let mut command = Command::new(&xtask);
-        command.args(["bench", "--inside", what, "--sizes", &size.to_string(), "--rounds", &args.rounds.to_string()]);
-        let output = command.arg("--binary").arg(&binary).stdin(Stdio::null()).stderr(Stdio::inherit()).output()?;
-        if !output.status.success() {
-            bail!("measuring {what} at {size} failed: {}", output.status);
-        }
-        serde_json::from_slice(&output.stdout).context("cannot read what was measured")
+        args.how.measure(&programs, what, &["--sizes", &size.to_string()])
     };
     let mut text = machine::describe("How fast Refloat is", "cargo xtask bench");
     let sized: Vec<_> = args.sizes.iter().map(|&size| measure("reconstruct", size)).collect::<Result<_>>()?;
@@ -86,7 +111,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     text.push_str(&records::report(&measure("records", 512)?, &measure("set-up", 1000)?));
     text.push_str(&table::report(&[measure("table", 1_000)?, measure("table", 50_000)?]));
     println!("{text}");
-    if !args.dry {
+    if !args.how.dry {
         let path = workspace().join("docs/performance.md");
         // The part of `bench csi` stays.
         let old = std::fs::read_to_string(&path).unwrap_or_default();
@@ -100,7 +125,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
 
 fn inside(what: &str, args: &Args) -> Result<ExitCode> {
     let size = args.sizes.first().copied().unwrap_or(1000);
-    let binary = args.binary.as_deref().context("which binary?")?;
+    let binary = args.how.binary.as_deref().context("which binary?")?;
     let value = match what {
         "floor" => {
             let root = args.root.as_deref().context("which root?")?;
@@ -117,9 +142,9 @@ fn inside(what: &str, args: &Args) -> Result<ExitCode> {
             return Ok(ExitCode::SUCCESS);
         }
         "table" => table::measure(size)?,
-        "reconstruct" => reconstruct::measure(size, args.rounds, binary)?,
+        "reconstruct" => reconstruct::measure(size, args.how.rounds, binary)?,
         "records" => records::measure(size)?,
-        "set-up" => records::measure_set_up(size, args.rounds, binary)?,
+        "set-up" => records::measure_set_up(size, args.how.rounds, binary)?,
         _ => bail!("there is nothing called {what:?} to measure"),
     };
     println!("{value}");

@@ -185,21 +185,12 @@ pub(crate) struct AuthorityArgs {
     pub(crate) assume_gone: Vec<String>,
 }
 
-/// Arguments of `clean`.
+/// How what goes is undone.
 #[derive(Debug, Args)]
-#[allow(clippy::struct_excessive_bools)] // each is one flag
-pub(crate) struct CleanArgs {
-    /// Only these: pod uids, namespace/name, volume paths or unique volume names
-    pub(crate) targets: Vec<String>,
-    /// Carry the plan out, with every fact looked at again right before each step
-    #[arg(long)]
-    pub(crate) yes: bool,
-    /// How long a pod must have been gone, such as 30s, 10m or 1h
-    #[arg(long, value_name = "DURATION", default_value = "10m", value_parser = crate::duration::parse)]
-    pub(crate) grace: std::time::Duration,
+pub(crate) struct UndoArgs {
     #[command(flatten)]
     pub(crate) authority: AuthorityArgs,
-    /// Delete the content of emptyDirs of pods that are gone; never through a mount inside
+    /// Delete the content of emptyDirs whose pods are gone, or go; never through a mount inside
     #[arg(long)]
     pub(crate) delete_ephemeral: bool,
     /// Unmount what a driver mounted that cannot be reached any more, without it
@@ -216,9 +207,23 @@ pub(crate) struct CleanArgs {
     pub(crate) workers: u16,
 }
 
+/// Arguments of `clean`.
+#[derive(Debug, Args)]
+pub(crate) struct CleanArgs {
+    /// Only these: pod uids, namespace/name, volume paths or unique volume names
+    pub(crate) targets: Vec<String>,
+    /// Carry the plan out, with every fact looked at again right before each step
+    #[arg(long)]
+    pub(crate) yes: bool,
+    /// How long a pod must have been gone, such as 30s, 10m or 1h
+    #[arg(long, value_name = "DURATION", default_value = "10m", value_parser = crate::duration::parse)]
+    pub(crate) grace: std::time::Duration,
+    #[command(flatten)]
+    pub(crate) undo: UndoArgs,
+}
+
 /// Arguments of `release`.
 #[derive(Debug, Args)]
-#[allow(clippy::struct_excessive_bools)] // each is one flag
 pub(crate) struct ReleaseArgs {
     /// Carry the plan out
     #[arg(long)]
@@ -227,22 +232,7 @@ pub(crate) struct ReleaseArgs {
     #[arg(long)]
     pub(crate) including_running: bool,
     #[command(flatten)]
-    pub(crate) authority: AuthorityArgs,
-    /// Delete the content of emptyDirs
-    #[arg(long)]
-    pub(crate) delete_ephemeral: bool,
-    /// Unmount what a driver mounted that cannot be reached any more, without it
-    #[arg(long)]
-    pub(crate) without_driver: bool,
-    /// Unmount dead file systems by force, then lazily; what they had not written is lost
-    #[arg(long)]
-    pub(crate) force: bool,
-    /// How long all may take
-    #[arg(long, value_name = "DURATION", default_value = "5m", value_parser = crate::duration::parse)]
-    pub(crate) timeout: std::time::Duration,
-    /// How many operations run at once
-    #[arg(long, hide = true, default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..=256))]
-    pub(crate) workers: u16,
+    pub(crate) undo: UndoArgs,
 }
 
 /// Arguments of `wait`.

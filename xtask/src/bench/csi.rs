@@ -6,15 +6,15 @@ mod node;
 mod time;
 
 use std::fmt::Write;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 
-use super::{machine, reconstruct, records};
-use crate::process::{build_refloat, cargo, run as run_command, workspace};
+use super::{How, Programs, machine, reconstruct, records};
+use crate::process::workspace;
 use node::CsiNode;
 use time::{Adder, Sum, Sums};
 
@@ -30,41 +30,21 @@ pub(crate) struct Args {
     /// How many volumes are reconstructed
     #[arg(long, default_value_t = 10_000)]
     many: usize,
-    /// How often each is measured; the median counts
-    #[arg(long, default_value_t = 7)]
-    rounds: usize,
-    /// Do not write `docs/performance.md`
-    #[arg(long)]
-    dry: bool,
-    /// Measure one thing in this process (what the others are started for)
-    #[arg(long, hide = true, requires = "binary")]
-    inside: Option<String>,
-    /// The binary
-    #[arg(long, hide = true)]
-    binary: Option<PathBuf>,
+    #[command(flatten)]
+    how: How,
 }
 
 /// Runs the command.
 pub(super) fn run(args: &Args) -> Result<ExitCode> {
-    if let (Some(what), Some(binary)) = (&args.inside, &args.binary) {
+    if let (Some(what), Some(binary)) = (&args.how.inside, &args.how.binary) {
         println!("{}", inside(what, binary, args)?);
         return Ok(ExitCode::SUCCESS);
     }
-    let binary = build_refloat(true)?;
-    run_command(&mut cargo(&["build", "--quiet", "--release", "--package", "xtask"]))?;
-    let xtask = binary.with_file_name("xtask");
-    let measure = |what: &str| -> Result<Value> {
+    let programs = Programs::build()?;
+    let (volumes, many) = (args.volumes.to_string(), args.many.to_string());
+    let measure = |what: &str| {
         eprintln!("csi {what}");
-        let mut command = Command::new(&xtask);
-        command.args(["bench", "csi", "--inside", what, "--binary"]).arg(&binary);
-        for (flag, number) in [("--volumes", args.volumes), ("--many", args.many), ("--rounds", args.rounds)] {
-            command.arg(flag).arg(number.to_string());
-        }
-        let output = command.stdin(Stdio::null()).stderr(Stdio::inherit()).output()?;
-        if !output.status.success() {
-            bail!("measuring {what} failed: {}", output.status);
-        }
-        serde_json::from_slice(&output.stdout).context("cannot read what was measured")
+        args.how.measure(&programs, what, &["csi", "--volumes", &volumes, "--many", &many])
     };
     let runs: Vec<_> = RUNS.iter().map(|run| measure(run.name)).collect::<Result<_>>()?;
     let mut text =
@@ -73,7 +53,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     beside::report(&mut text, args.volumes, &measure("beside")?);
     reconstruct::report_csi(&mut text, &measure("reconstruct")?);
     println!("{text}");
-    if !args.dry {
+    if !args.how.dry {
         let path = workspace().join("docs/performance.md");
         let old = std::fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
         std::fs::write(&path, replaced(&old, &text)).with_context(|| format!("cannot write {}", path.display()))?;
@@ -134,17 +114,17 @@ fn inside(what: &str, binary: &Path, args: &Args) -> Result<Value> {
         let (with, without) = (summary(&csi.state)?, summary(&empty)?);
         ensure!(with["state"]["Mounted"] == args.many && with["reconstruction"]["Full"] == args.many, "it is {with}");
         ensure!(without["reconstruction"]["Partial"] == args.many, "without records it is {without}");
-        return reconstruct::measure_tree(&csi.root, &csi.state, &empty, args.many, args.rounds);
+        return reconstruct::measure_tree(&csi.root, &csi.state, &empty, args.many, args.how.rounds);
     }
     if what == "beside" {
-        return beside::measure(binary, args.volumes, args.rounds);
+        return beside::measure(binary, args.volumes, args.how.rounds);
     }
     let run = RUNS.iter().find(|run| run.name == what).with_context(|| format!("what is {what:?}?"))?;
     let disk = run.on_disk.then(records::on_disk).transpose()?;
     let csi = CsiNode::new(binary, disk.as_ref().map(tempfile::TempDir::path))?;
     let adder = Adder::install()?;
     let mut phases: [Vec<(f64, Measured)>; 2] = Default::default();
-    for _ in 0..args.rounds.max(1) {
+    for _ in 0..args.how.rounds.max(1) {
         csi.want(args.volumes, 1)?;
         let up = measured(&adder, || csi.settle(run.workers, args.volumes))?;
         csi.want_nothing()?;

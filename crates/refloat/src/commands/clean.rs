@@ -9,7 +9,7 @@ use refloat_node::clean::{
 };
 use refloat_record::PodUid;
 
-use crate::cli::{AuthorityArgs, CleanArgs};
+use crate::cli::{AuthorityArgs, CleanArgs, UndoArgs};
 use crate::config::Settings;
 use crate::exit::{Done, Failure};
 use crate::look::open_root;
@@ -24,14 +24,10 @@ pub(crate) fn run(args: &CleanArgs, settings: &Settings) -> Result<Done, Failure
     let options = CleanOptions {
         targets: args.targets.iter().cloned().map(Target).collect(),
         grace: args.grace,
-        assume_gone: assumed(&args.authority)?,
-        delete_ephemeral: args.delete_ephemeral,
-        without_driver: args.without_driver,
-        force: args.force,
-        release: false,
-        including_running: false,
+        ..options(&args.undo)?
     };
-    let mut cleaner = cleaner(settings, &args.authority, args.yes, args.workers, args.timeout)?;
+    let undo = &args.undo;
+    let mut cleaner = cleaner(settings, &undo.authority, args.yes, undo.workers, undo.timeout)?;
     let (plan, _) = cleaner.plan(&options).map_err(|e| explain(e, settings))?;
     if !options.targets.is_empty() && plan.units.is_empty() && plan.kept.is_empty() && plan.wanted.is_empty() {
         let names: Vec<&str> = options.targets.iter().map(|t| t.0.as_str()).collect();
@@ -60,6 +56,17 @@ pub(super) fn stopped(why: &str) -> Failure {
         format!("stopped before the end: {why}"),
         "what was done is listed above; look at what changed, then run it again",
     )
+}
+
+/// What these flags allow.
+pub(super) fn options(args: &UndoArgs) -> Result<CleanOptions, Failure> {
+    Ok(CleanOptions {
+        assume_gone: assumed(&args.authority)?,
+        delete_ephemeral: args.delete_ephemeral,
+        without_driver: args.without_driver,
+        force: args.force,
+        ..CleanOptions::default()
+    })
 }
 
 /// The pods that the operator says are gone.

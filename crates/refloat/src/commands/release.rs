@@ -2,7 +2,7 @@
 
 use refloat_node::clean::{CleanOptions, what_is_left};
 
-use super::clean::{assumed, cleaner, explain, stopped};
+use super::clean::{cleaner, explain, options, stopped};
 use crate::cli::ReleaseArgs;
 use crate::config::Settings;
 use crate::exit::{Done, Failure};
@@ -11,16 +11,9 @@ use crate::output::table::Look;
 
 /// Runs the command.
 pub(crate) fn run(args: &ReleaseArgs, settings: &Settings) -> Result<Done, Failure> {
-    let options = CleanOptions {
-        assume_gone: assumed(&args.authority)?,
-        delete_ephemeral: args.delete_ephemeral,
-        without_driver: args.without_driver,
-        force: args.force,
-        release: true,
-        including_running: args.including_running,
-        ..CleanOptions::default()
-    };
-    let mut cleaner = cleaner(settings, &args.authority, args.yes, args.workers, args.timeout)?;
+    let undo = &args.undo;
+    let options = CleanOptions { release: true, including_running: args.including_running, ..options(undo)? };
+    let mut cleaner = cleaner(settings, &undo.authority, args.yes, undo.workers, undo.timeout)?;
     let (plan, seen) = cleaner.plan(&options).map_err(|e| explain(e, settings))?;
     let mut out = std::io::BufWriter::new(std::io::stdout().lock());
     let look = Look::of_stdout(settings.color);
