@@ -3,9 +3,11 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::sync::Once;
 
 use refloat_mount::loopdev;
 use refloat_record::{FsGroup, FsGroupChangePolicy, PluginName};
+use refloat_test_support::Skip;
 use refloat_volume::{DeviceOutcome, Payload, PayloadFile, Plugins, SpecError};
 use serde_json::json;
 
@@ -17,6 +19,15 @@ refloat_test_support::tests![every_plugin_survives_a_crash_at_each_step, every_p
 pub struct Loop(pub PathBuf);
 
 impl Loop {
+    /// As [`Loop::new`], to be given a file system, or why that cannot be done here.
+    pub fn for_file_system(node: &Node, name: &str, size: u64) -> Result<Self, Skip> {
+        let runs = |tool: &&str| std::process::Command::new(tool).arg("-V").output().is_ok();
+        if let Some(tool) = ["blkid", "mkfs.ext4"].iter().find(|tool| !runs(tool)) {
+            return Err(Skip(format!("there is no {tool}")));
+        }
+        Self::new(node, name, size).ok_or_else(|| Skip("no loop devices".into()))
+    }
+
     /// A new one with this many bytes, all zero. `None` without loop devices.
     pub fn new(node: &Node, name: &str, size: u64) -> Option<Self> {
         let file = node.dir.path().join(name);
@@ -63,9 +74,15 @@ fn samples<'n>(node: &'n Node, plugin: &str) -> (Vec<(&'static str, Life<'n>)>, 
                     "spec": { "local": { "path": path } } })
             };
             let mut lives = vec![("folder", Life::claim(node, "u1", &pv(node.host_dir("disk"))))];
-            if let Some(device) = Loop::new(node, "image", 16 << 20) {
-                lives.push(("device", Life::claim(node, "u1", &pv(device.0.clone()))));
-                loops.push(device);
+            match Loop::for_file_system(node, "image", 16 << 20) {
+                Ok(device) => {
+                    lives.push(("device", Life::claim(node, "u1", &pv(device.0.clone()))));
+                    loops.push(device);
+                }
+                Err(Skip(why)) => {
+                    static SAID: Once = Once::new();
+                    SAID.call_once(|| eprintln!("skipped: the lives of local volumes on devices: {why}"));
+                }
             }
             lives
         }

@@ -124,7 +124,7 @@ fn a_folder_is_bound_with_its_mount_options() {
 fn mount_options_of_a_device_are_its_binds_too() -> Outcome {
     for (name, kernel) in kernels() {
         let node = Node::new(kernel);
-        let Some(device) = Loop::new(&node, "image", SIZE) else { return skip("no loop devices") };
+        let device = Loop::for_file_system(&node, "image", SIZE)?;
         let mut volume = pv(&device.0);
         volume["spec"]["mountOptions"] = json!(["noexec", "errors=continue"]);
         let mut life = Life::claim(&node, "u1", &volume);
@@ -271,7 +271,7 @@ fn read_all(device: &Loop) -> Vec<u8> {
 fn a_blank_device_is_formatted_once_and_shared() -> Outcome {
     for (name, kernel) in kernels() {
         let node = Node::new(kernel);
-        let Some(device) = Loop::new(&node, "image", SIZE) else { return skip("no loop devices") };
+        let device = Loop::for_file_system(&node, "image", SIZE)?;
         // By a name that leads to it, as /dev/disk/by-id does.
         let link = node.dir.path().join("by-id");
         std::os::unix::fs::symlink(&device.0, &link).unwrap();
@@ -329,7 +329,7 @@ fn what_is_not_blank_is_not_formatted() -> Outcome {
         ("partition table", 440, MBR, "NoFileSystem"),
     ] {
         let node = Node::new(kernels()[0].1);
-        let Some(device) = Loop::new(&node, "image", SIZE) else { return skip("no loop devices") };
+        let device = Loop::for_file_system(&node, "image", SIZE)?;
         fs::OpenOptions::new().write(true).open(&device.0).unwrap().write_all_at(bytes, at).unwrap();
         let before = read_all(&device);
         let mut life = Life::claim(&node, "u1", &pv(&device.0));
@@ -364,7 +364,7 @@ const MBR: &[u8] = &{
 
 fn an_interrupted_format_is_begun_anew() -> Outcome {
     let node = Node::new(kernels()[0].1);
-    let Some(device) = Loop::new(&node, "image", SIZE) else { return skip("no loop devices") };
+    let device = Loop::for_file_system(&node, "image", SIZE)?;
     let mut life = Life::claim(&node, "u1", &pv(&device.0));
     life.mount_device_with(Some(Crash::After(0))).unwrap_err();
     let record = life.device.clone().unwrap();
@@ -395,7 +395,7 @@ fn an_interrupted_format_is_begun_anew() -> Outcome {
 fn a_read_only_volume_is_never_formatted() -> Outcome {
     for by_option in [false, true] {
         let node = Node::new(kernels()[0].1);
-        let Some(device) = Loop::new(&node, "image", SIZE) else { return skip("no loop devices") };
+        let device = Loop::for_file_system(&node, "image", SIZE)?;
         let mut volume = pv(&device.0);
         if by_option {
             volume["spec"]["mountOptions"] = json!(["noatime,ro"]);
@@ -410,7 +410,7 @@ fn a_read_only_volume_is_never_formatted() -> Outcome {
 
 fn another_file_system_is_refused() -> Outcome {
     let node = Node::new(kernels()[0].1);
-    let Some(device) = Loop::new(&node, "image", SIZE) else { return skip("no loop devices") };
+    let device = Loop::for_file_system(&node, "image", SIZE)?;
     let mut life = Life::claim(&node, "u1", &pv(&device.0));
     life.mount_device().unwrap();
     life.unmount_device().unwrap();
@@ -420,7 +420,7 @@ fn another_file_system_is_refused() -> Outcome {
     assert_eq!(code(Life::claim(&node, "u1", &volume).mount_device()), "OtherFileSystem");
     assert!(read_all(&device) == before);
     // A blank device, and no program to make what is asked for.
-    let Some(blank) = Loop::new(&node, "blank", SIZE) else { return skip("no loop devices") };
+    let blank = Loop::for_file_system(&node, "blank", SIZE)?;
     let mut volume = pv(&blank.0);
     volume["spec"]["local"]["fsType"] = json!("nosuchfs");
     assert_eq!(code(Life::claim(&node, "u1", &volume).mount_device()), "ToolMissing");
@@ -431,8 +431,8 @@ fn another_file_system_is_refused() -> Outcome {
 /// Case B32.
 fn swapped_devices_are_noticed() -> Outcome {
     let node = Node::new(kernels()[0].1);
-    let devices = [Loop::new(&node, "a", SIZE), Loop::new(&node, "b", SIZE), Loop::new(&node, "c", SIZE)];
-    let [Some(a), Some(b), Some(blank)] = devices else { return skip("no loop devices") };
+    let device = |name| Loop::for_file_system(&node, name, SIZE);
+    let (a, b, blank) = (device("a")?, device("b")?, device("c")?);
     let link = node.dir.path().join("vdc");
     let point_to = |device: &Loop| {
         let _ = fs::remove_file(&link);
@@ -472,7 +472,7 @@ fn swapped_devices_are_noticed() -> Outcome {
 fn a_mounted_device_is_not_formatted() -> Outcome {
     // What blkid does not see must not be formatted while somebody holds the device: here, exclusively.
     let node = Node::new(kernels()[0].1);
-    let Some(device) = Loop::new(&node, "image", SIZE) else { return skip("no loop devices") };
+    let device = Loop::for_file_system(&node, "image", SIZE)?;
     let flags = rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::EXCL | rustix::fs::OFlags::CLOEXEC;
     let held = rustix::fs::open(&device.0, flags, rustix::fs::Mode::empty()).unwrap();
     let mut life = Life::claim(&node, "u1", &pv(&device.0));
