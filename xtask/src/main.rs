@@ -14,6 +14,7 @@ mod node;
 mod packages;
 mod peer;
 mod process;
+mod real_node;
 mod sanity;
 mod screenshot;
 mod test;
@@ -43,6 +44,8 @@ enum Command {
     Bench(bench::Args),
     /// Check what `scan` finds on a kubelet's tree without a record, against the truth
     PeerCheck(peer::check::Args),
+    /// Build a real kubelet and API server for the tests beside them, and run a command in such a node
+    RealNode(real_node::Args),
     /// Make the picture of `scan -o html` in the README anew (needs root and Chromium)
     Screenshot(screenshot::Args),
     /// Run every fuzz target for a while
@@ -66,6 +69,7 @@ fn main() -> anyhow::Result<std::process::ExitCode> {
         Command::CleanStates(args) => clean_states::run(&args),
         Command::Bench(args) => bench::run(&args),
         Command::PeerCheck(args) => peer::check::run(&args),
+        Command::RealNode(args) => real_node::run(&args),
         Command::Screenshot(args) => screenshot::run(&args),
         Command::Fuzz(args) => fuzz::run(&args),
         Command::ExecTraced { words } => match kill_sweep::tracer::exec(&words)? {},

@@ -12,6 +12,10 @@ const TOOLS: &[(&str, &str, &str)] = &[
     ("losetup", "mount", "local volumes on block devices"),
     ("mkfs.xfs", "xfsprogs", "csi-sanity, and the growth of mounted volumes"),
     ("bindfs", "bindfs", "dead FUSE mounts"),
+    ("containerd", "containerd", "what needs a real node"),
+    ("runc", "runc", "what needs a real node"),
+    ("etcd", "etcd-server", "what needs a real node"),
+    ("busybox", "busybox-static", "what needs a real node"),
     ("chromium", "chromium", "the page of `scan -o html` in a browser"),
 ];
 

@@ -56,6 +56,12 @@ pub(crate) fn build(package: &str, release: bool) -> Result<PathBuf> {
 /// names another file or none.
 pub(crate) const THIS_PROGRAM: &str = "/proc/self/exe";
 
+/// The build folder, in which this program is.
+pub(crate) fn build_folder() -> Result<PathBuf> {
+    let program = std::env::current_exe().context("where is this program?")?;
+    Ok(program.ancestors().nth(2).context("where is the build folder?")?.to_owned())
+}
+
 /// Finds a tool in `PATH` and where system tools are.
 pub(crate) fn find_tool(tool: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();

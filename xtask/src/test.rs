@@ -1,6 +1,7 @@
 //! `cargo xtask test`: all tests, and one line at the end that counts them.
 
 use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 
 use anyhow::{Context, Result};
@@ -8,7 +9,7 @@ use anyhow::{Context, Result};
 use crate::packages;
 use crate::peer::check;
 use crate::process::{build_refloat, cargo, find_tool};
-use crate::{kill_sweep, sanity};
+use crate::{kill_sweep, real_node, sanity};
 
 /// Arguments of `test`.
 #[derive(Debug, Default, clap::Args)]
@@ -50,7 +51,8 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     for (tool, what) in packages::install_missing() {
         count.skip(format!("{what}: there is no {tool}"));
     }
-    crates(&mut count)?;
+    let real_node = if args.quick { None } else { build_real_node(&mut count) };
+    crates(&mut count, real_node.as_deref())?;
     if !args.quick {
         demo(&mut count)?;
         peer(&mut count);
@@ -66,9 +68,24 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     Ok(if count.failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
+/// The programs of the real node, that some of the crates' tests run beside. Without them those say themselves that they are
+/// skipped.
+fn build_real_node(count: &mut Count) -> Option<PathBuf> {
+    let why = match real_node::build() {
+        Ok(Ok(out)) => return Some(out),
+        Ok(Err(why)) => why,
+        Err(error) => format!("{error:#}"),
+    };
+    count.skip(format!("the build of a real node: {why}"));
+    None
+}
+
 /// `cargo test --workspace`. A test that cannot run here passes and says `skipped: NAME: REASON`.
-fn crates(count: &mut Count) -> Result<()> {
+fn crates(count: &mut Count, real_node: Option<&Path>) -> Result<()> {
     let mut command = cargo(&["test", "--workspace", "--no-fail-fast", "--", "--nocapture"]);
+    if let Some(folder) = real_node {
+        command.env(refloat_test_support::real_node::OUT, folder);
+    }
     let (read, write) = std::io::pipe().context("cannot make a pipe")?;
     command.stdout(write.try_clone()?).stderr(write);
     let mut child = command.spawn().context("cannot run cargo test")?;

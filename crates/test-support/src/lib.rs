@@ -4,12 +4,14 @@
 //! - [`in_one_process_each`]: a process and a namespace for each test.
 //! - [`as_nobody`]: the same program once more, as an ordinary user.
 //! - [`corpus()`]: the seeds of a fuzz target.
+//! - [`RealNode`](real_node::RealNode): a real kubelet with its API server and real containers.
 //!
 //! A test that cannot run prints `skipped: NAME: REASON` and passes; `cargo xtask test` counts such lines.
 
 mod corpus;
 mod namespace;
 mod processes;
+pub mod real_node;
 mod skip;
 
 pub use libtest_mimic::{Arguments, Failed, Trial};
