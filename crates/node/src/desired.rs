@@ -14,6 +14,8 @@ use refloat_record::{FsGroup, OuterSpecName, PodRef, PodSource, PodUid, RelPath,
 use refloat_volume::{DriverInputs, Payload, PodResources, Problem, SubPathSpec, VolumeSpec};
 
 use crate::VolumeKey;
+use crate::sources::asked::{Answer, Answers, Asked, Covers, SourceError, SourceKind};
+use crate::sources::verdict::Verdict;
 
 pub use resolve::resolve;
 
@@ -125,11 +127,49 @@ pub struct Desired {
     pub source: String,
     /// What is wrong with the sources (file, line, reason).
     pub problems: Vec<Problem>,
+    /// What the sources of a node that something else runs answered, if any was asked: a pod is not wanted only if
+    /// they agree.
+    pub others: Option<Arc<Answers>>,
 }
 
 impl Desired {
+    /// What only the sources of a node that something else runs tell: there are no manifests.
+    pub fn by_others(answers: Arc<Answers>) -> Self {
+        Self { others: Some(answers), ..Self::default() }
+    }
+
+    /// Has other sources say, too, which pods are wanted. What was read already is one more of them.
+    #[must_use]
+    pub fn with_others(mut self, mut answers: Answers, asked_at: jiff::Timestamp) -> Self {
+        let outcome = match &self.incomplete {
+            // Which pods these are is asked of `self`; here it matters that all others are not there.
+            None => Ok(Answer::new(Covers::Every, asked_at)),
+            Some(why) => Err(SourceError::incomplete(why.clone())),
+        };
+        answers.asked.push(Asked { name: self.source.clone(), kind: SourceKind::Manifests, outcome });
+        self.others = Some(Arc::new(answers));
+        self
+    }
+
     /// Whether this pod is wanted.
     pub fn wanted(&self, pod: &PodUid) -> Wanted {
+        let Some(others) = &self.others else { return self.wanted_by_these(pod) };
+        match (self.wanted_by_these(pod), others.verdict(pod)) {
+            (Wanted::Yes { by }, Verdict::Yes { by: too }) => Wanted::Yes { by: format!("{by}, {too}") },
+            (own @ Wanted::Yes { .. }, _) => own,
+            (Wanted::Unknown { why }, Verdict::No { .. } | Verdict::Unknown { .. }) => Wanted::Unknown { why },
+            (_, verdict) => verdict.into(),
+        }
+    }
+
+    /// What keeps the sources from telling of all pods, if anything does.
+    pub fn unread(&self) -> Option<String> {
+        let own = self.incomplete.as_ref().or(self.doubt.as_ref().map(|doubt| &doubt.why)).cloned();
+        own.or_else(|| self.others.as_ref()?.unread())
+    }
+
+    /// Whether this pod is wanted, as far as these sources alone tell.
+    fn wanted_by_these(&self, pod: &PodUid) -> Wanted {
         let doubt = self.doubt.as_ref().filter(|doubt| !doubt.settled.contains(pod)).map(|doubt| &doubt.why);
         match (self.pods.get(pod), self.incomplete.as_ref().or(doubt)) {
             (Some(DesiredPod { only_checkpoint: Some(why), .. }), _) | (None, Some(why)) => {
@@ -145,6 +185,10 @@ impl Desired {
     pub fn wanted_volume(&self, key: &VolumeKey) -> Wanted {
         let wanted = self.wanted(&key.pod);
         let (Some(pod), Wanted::Yes { by }) = (self.pods.get(&key.pod), &wanted) else { return wanted };
+        if self.others.as_ref().is_some_and(|others| matches!(others.verdict(&key.pod), Verdict::Yes { .. })) {
+            // They tell of the pod as a whole; what it lists there may be more.
+            return wanted;
+        }
         if pod.volumes.iter().any(|v| v.key == *key) || pod.waiting.iter().any(|w| w.key.as_ref() == Some(key)) {
             return wanted;
         }

@@ -1,6 +1,8 @@
 //! Sources of pods.
 
+pub mod asked;
 pub mod manifests;
+pub mod verdict;
 pub mod yaml;
 
 use std::path::Path;

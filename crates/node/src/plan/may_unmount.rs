@@ -129,9 +129,14 @@ impl<'a> MayUnmount<'a> {
         if self.names.contains(&record.unique_name) || self.paths.contains(path) {
             return Err(Held::Wanted { by: self.desired.source.clone() });
         }
-        let doubt = self.desired.doubt.as_ref().map(|doubt| &doubt.why);
-        if let Some(why) = self.desired.incomplete.as_ref().or(doubt).or(self.unresolved.as_ref()) {
-            return Err(Held::Unknown { why: why.clone() });
+        if let Some(why) = self.desired.unread().or_else(|| self.unresolved.clone()) {
+            return Err(Held::Unknown { why });
+        }
+        if let Some(others) = self.desired.others.as_ref() {
+            // Who runs these pods may have mounted it for one that has no volume yet.
+            if let Some(why) = others.might_want_a_device() {
+                return Err(Held::Unknown { why });
+            }
         }
         let waiting = self.desired.pods.values().flat_map(|p| &p.waiting);
         for waiting in waiting {
