@@ -76,6 +76,8 @@ pub enum Covers {
     FromApi,
     /// Of those that did not: a kubelet that lists nothing from the API server may not have heard from it yet.
     Static,
+    /// Of none: it is not known to see where pods would be. What it knows of others counts.
+    Nobody,
 }
 
 impl Covers {
@@ -85,6 +87,7 @@ impl Covers {
             Self::Every => true,
             Self::FromApi => !is_static_uid(pod),
             Self::Static => is_static_uid(pod),
+            Self::Nobody => false,
         }
     }
 }
@@ -92,7 +95,7 @@ impl Covers {
 /// Whether a uid was made by the kubelet from a static pod's manifest, not by the API server.
 ///
 /// # Source
-/// `applyDefaults` in `pkg/kubelet/config/common.go`: an MD5 sum in hexadecimal, without dashes. API servers give UUIDs.
+/// `applyDefaults` in `pkg/kubelet/config/common.go`: a hash of 128 bits in hexadecimal, without dashes. API servers give UUIDs.
 pub fn is_static_uid(pod: &PodUid) -> bool {
     let text = pod.as_str().as_bytes();
     let dash = |i: usize| matches!(i, 8 | 13 | 18 | 23);
@@ -162,12 +165,20 @@ pub enum SourceError {
         source: Box<dyn Error + Send + Sync>,
     },
     /// It answered with an HTTP status other than 200.
-    #[error("it answered {status}{}", hint.map(|h| format!(" ({h})")).unwrap_or_default())]
+    #[error("it answered {status}{}", if what.is_empty() { String::new() } else { format!(": {what}") })]
     Status {
         /// The status.
         status: u16,
-        /// What that means.
+        /// What it said, in one line.
+        what: String,
+        /// What to do about it, where that can be told.
         hint: Option<&'static str>,
+    },
+    /// It did not show a certificate that is trusted.
+    #[error("its certificate is not trusted: {why}")]
+    Untrusted {
+        /// What is wrong with it.
+        why: String,
     },
     /// It answered, and not with all.
     #[error("its answer is not to be relied on: {why}")]

@@ -1,0 +1,169 @@
+//! The API server's list of the node's pods.
+//!
+//! It does not know what runs: a pod that was deleted by force is gone there while its containers run on.
+
+use std::path::PathBuf;
+use std::time::Instant;
+
+use http::StatusCode;
+use jiff::Timestamp;
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::{Client, Config};
+use refloat_node::{Answer, Covers, PodSource, SourceError, SourceKind};
+use refloat_record::BootId;
+use serde::Deserialize;
+
+use crate::{pods, web};
+
+/// How many pods are asked for at once, as `kubectl` does.
+const CHUNK: usize = 500;
+
+/// How often a list is begun anew that grew too old while it was read.
+const TRIES: usize = 3;
+
+/// How the API server is asked.
+#[derive(Debug, Clone)]
+pub struct ApiServerOptions {
+    /// The kubeconfig file; none for the service account of the pod that this runs in.
+    pub kubeconfig: Option<PathBuf>,
+    /// The name of this node there.
+    pub node_name: String,
+    /// This machine's boot. What another node does not have is not gone here.
+    pub boot_id: BootId,
+}
+
+/// An API server.
+#[derive(Debug, Clone)]
+pub struct ApiServer {
+    options: ApiServerOptions,
+}
+
+impl ApiServer {
+    /// The API server that is asked in this way.
+    pub fn new(options: ApiServerOptions) -> Self {
+        Self { options }
+    }
+
+    async fn config(&self) -> Result<Config, SourceError> {
+        let Some(file) = &self.options.kubeconfig else {
+            return Config::incluster()
+                .map_err(|e| SourceError::failed("reading the pod's service account", web::plain(&e)));
+        };
+        let failed = |e: kube::config::KubeconfigError| {
+            SourceError::failed(format!("reading the kubeconfig {}", file.display()), web::plain(&e))
+        };
+        let read = Kubeconfig::read_from(file).map_err(failed)?;
+        Config::from_custom_kubeconfig(read, &KubeConfigOptions::default()).await.map_err(failed)
+    }
+
+    /// Whether the node of this name is this machine: nobody else's list is taken for its own.
+    async fn check_node(&self, client: &Client) -> Result<(), SourceError> {
+        #[derive(Deserialize)]
+        struct Node {
+            status: Status,
+        }
+        #[derive(Deserialize)]
+        #[serde(rename_all = "camelCase")]
+        struct Status {
+            node_info: Info,
+        }
+        #[derive(Deserialize)]
+        struct Info {
+            #[serde(rename = "bootID")]
+            boot_id: String,
+        }
+        let name = &self.options.node_name;
+        let text = web::get(client, &format!("/api/v1/nodes/{name}"), node_hint).await?;
+        let node: Node = serde_json::from_slice(&text)
+            .map_err(|e| SourceError::incomplete(format!("what it says of node {name} has no boot id ({e})")))?;
+        let told = node.status.node_info.boot_id;
+        if told != self.options.boot_id.as_str() {
+            return Err(SourceError::incomplete(format!(
+                "node {name} is another machine, or its kubelet has not reported since this boot (it says boot {told:?})"
+            )));
+        }
+        Ok(())
+    }
+
+    /// All pods of the node, or none if the list grew too old on the way.
+    async fn list(&self, client: &Client) -> Result<Option<Vec<pods::Listed>>, SourceError> {
+        let name = &self.options.node_name;
+        let mut all = Vec::new();
+        let mut next = None;
+        loop {
+            let more = next.map(|token: String| format!("&continue={}", escaped(&token))).unwrap_or_default();
+            let path = format!("/api/v1/pods?fieldSelector=spec.nodeName%3D{name}&limit={CHUNK}{more}");
+            let text = match web::get(client, &path, list_hint).await {
+                Err(SourceError::Status { status: 410, .. }) => return Ok(None),
+                answer => answer?,
+            };
+            let (pods, token) = pods::read(&text)?;
+            all.extend(pods);
+            if let Some(stray) = all.iter().find(|pod| pod.node.as_ref() != Some(name)) {
+                // It does not heed the selector: not an API server, or a broken one between.
+                let node = stray.node.as_deref().unwrap_or("no node");
+                return Err(SourceError::incomplete(format!("it lists a pod of {node} where {name}'s were asked for")));
+            }
+            match token {
+                Some(token) => next = Some(token),
+                None => return Ok(Some(all)),
+            }
+        }
+    }
+}
+
+impl PodSource for ApiServer {
+    fn name(&self) -> String {
+        match &self.options.kubeconfig {
+            Some(file) => format!("API server of {}", file.display()),
+            None => "API server".into(),
+        }
+    }
+
+    fn kind(&self) -> SourceKind {
+        SourceKind::ApiServer
+    }
+
+    fn ask(&self, deadline: Instant) -> Result<Answer, SourceError> {
+        let name = &self.options.node_name;
+        // What a node can be called: a DNS subdomain. So it needs no escape in an address.
+        if name.is_empty() || !name.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'.')) {
+            return Err(SourceError::incomplete(format!("no node can be called {name:?}")));
+        }
+        web::wait(deadline, async {
+            let client = web::client(self.config().await?, &self.name())?;
+            self.check_node(&client).await?;
+            for _ in 0..TRIES {
+                let asked_at = Timestamp::now();
+                if let Some(listed) = self.list(&client).await? {
+                    let mut answer = Answer::new(Covers::FromApi, asked_at);
+                    listed.into_iter().for_each(|listed| answer.insert(listed.pod));
+                    return Ok(answer);
+                }
+            }
+            Err(SourceError::incomplete("the list grew too old while it was read, each time"))
+        })
+    }
+}
+
+/// The text as a part of a query.
+fn escaped(text: &str) -> String {
+    let plain = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'.' | b'_' | b'~');
+    text.bytes().map(|b| if plain(b) { char::from(b).to_string() } else { format!("%{b:02X}") }).collect()
+}
+
+fn node_hint(status: StatusCode) -> Option<&'static str> {
+    match status {
+        StatusCode::NOT_FOUND => Some("it has no node of this name: check --node-name"),
+        StatusCode::FORBIDDEN => Some("whoever asks needs `get` on nodes, and `list` on pods"),
+        other => list_hint(other),
+    }
+}
+
+fn list_hint(status: StatusCode) -> Option<&'static str> {
+    match status {
+        StatusCode::UNAUTHORIZED => Some("it does not know who asks: check the kubeconfig's credentials"),
+        StatusCode::FORBIDDEN => Some("whoever asks needs `list` on pods; a node's own kubeconfig has it"),
+        _ => None,
+    }
+}

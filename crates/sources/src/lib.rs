@@ -1,0 +1,15 @@
+//! Sources of pods for a node that something else runs, such as a kubelet.
+//!
+//! Each implements [`PodSource`](refloat_node::PodSource): it is asked on a thread of its own, and answers with all pods
+//! that it knows or with an error. What the answers mean together is judged by
+//! [`Answers::verdict`](refloat_node::Answers::verdict).
+
+pub mod api_server;
+pub mod cgroup;
+pub mod kubelet;
+mod pods;
+mod web;
+
+pub use api_server::{ApiServer, ApiServerOptions};
+pub use cgroup::Cgroups;
+pub use kubelet::{Kubelet, KubeletOptions};
