@@ -8,6 +8,7 @@
 //! Only mounts, *empty* folders and files that a volume manager is known to write are ever removed. Any other file is data:
 //! it stays, and is named with its size. The content of a gone pod's emptyDir goes only when that is asked for.
 
+mod asking;
 mod cleaner;
 pub(crate) mod contents;
 pub(crate) mod known_files;
@@ -24,6 +25,7 @@ use std::time::Duration;
 use refloat_mount::{Mount, UniqueMountId};
 use refloat_record::PodUid;
 
+pub use asking::Sources;
 pub use cleaner::{CleanError, CleanReport, Cleaner, CleanerOptions};
 pub use contents::{Contents, What};
 pub use planner::{CleanInput, PodFolder, plan};

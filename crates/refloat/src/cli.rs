@@ -141,9 +141,8 @@ pub(crate) enum Command {
 /// Arguments of `scan`.
 #[derive(Debug, Args)]
 pub(crate) struct ScanArgs {
-    /// A manifest folder: says which pods are wanted
-    #[arg(long, env = "REFLOAT_MANIFESTS", value_name = "DIR")]
-    pub(crate) manifests: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) sources: SourceArgs,
     #[command(flatten)]
     pub(crate) saved: SavedArgs,
 }
@@ -166,20 +165,72 @@ pub(crate) struct SavedArgs {
 pub(crate) struct ExplainArgs {
     /// A pod (uid or namespace/name), a volume (uid/volume, its path, its unique name), a device or any path
     pub(crate) target: String,
-    /// A manifest folder: says which pods are wanted
-    #[arg(long, env = "REFLOAT_MANIFESTS", value_name = "DIR")]
-    pub(crate) manifests: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) sources: SourceArgs,
     #[command(flatten)]
     pub(crate) saved: SavedArgs,
 }
 
-/// Who says which pods are wanted.
+/// Who says which pods are wanted. All that are named are asked, and a pod is gone only if they agree.
 #[derive(Debug, Default, Args)]
 #[command(next_help_heading = "Who says which pods are wanted")]
-pub(crate) struct AuthorityArgs {
+pub(crate) struct SourceArgs {
     /// A manifest folder that this node's pods come from
     #[arg(long, env = "REFLOAT_MANIFESTS", value_name = "DIR")]
     pub(crate) manifests: Option<PathBuf>,
+    /// This node's kubelet, such as https://10.0.0.7:10250
+    #[arg(long, env = "REFLOAT_KUBELET", value_name = "URL", value_parser = crate::sources::parse_url)]
+    pub(crate) kubelet: Option<http::Uri>,
+    /// A file with a bearer token for the kubelet
+    #[arg(long, env = "REFLOAT_KUBELET_TOKEN_FILE", value_name = "FILE", requires = "kubelet")]
+    pub(crate) kubelet_token_file: Option<PathBuf>,
+    /// A client certificate for the kubelet (PEM)
+    #[arg(long, env = "REFLOAT_KUBELET_CERTIFICATE", value_name = "FILE", requires_all = ["kubelet", "kubelet_key"])]
+    pub(crate) kubelet_certificate: Option<PathBuf>,
+    /// The key of the client certificate (PEM)
+    #[arg(long, env = "REFLOAT_KUBELET_KEY", value_name = "FILE", requires = "kubelet_certificate")]
+    pub(crate) kubelet_key: Option<PathBuf>,
+    /// The certificates that the kubelet's own must be signed by (PEM) [default: the system's]
+    #[arg(long, env = "REFLOAT_KUBELET_CA", value_name = "FILE", requires = "kubelet")]
+    pub(crate) kubelet_ca: Option<PathBuf>,
+    /// The name that the kubelet's certificate is for [default: the host of --kubelet]
+    #[arg(long, env = "REFLOAT_KUBELET_SERVER_NAME", value_name = "NAME", requires = "kubelet")]
+    pub(crate) kubelet_server_name: Option<String>,
+    /// Believe the kubelet whatever certificate it shows
+    #[arg(long, requires = "kubelet", conflicts_with = "kubelet_ca")]
+    pub(crate) kubelet_insecure: bool,
+    /// A kubeconfig: its API server is asked for the pods of --node-name. Without it, --node-name asks the API server of
+    /// the pod that this runs in
+    #[arg(long, env = "REFLOAT_KUBECONFIG", value_name = "FILE", requires = "node_name")]
+    pub(crate) kubeconfig: Option<PathBuf>,
+    /// The name of this node in the API server
+    #[arg(long, env = "REFLOAT_NODE_NAME", value_name = "NAME")]
+    pub(crate) node_name: Option<String>,
+    /// Who is asked besides those that are named [default: auto]
+    #[arg(long, env = "REFLOAT_SOURCES", value_name = "WHICH", value_delimiter = ',')]
+    pub(crate) sources: Vec<FindSources>,
+    /// How long each of them is waited for [default: 5s]
+    #[arg(long, env = "REFLOAT_SOURCE_TIMEOUT", value_name = "DURATION", value_parser = crate::duration::parse)]
+    pub(crate) source_timeout: Option<std::time::Duration>,
+}
+
+/// Sources of pods that are looked for on this machine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum FindSources {
+    /// What this machine has, where the node root is one that a distribution uses or another source is named
+    Auto,
+    /// None
+    None,
+    /// Pods' cgroups with living processes
+    Cgroups,
+}
+
+/// Who says which pods are gone.
+#[derive(Debug, Default, Args)]
+#[command(next_help_heading = "Who says which pods are wanted")]
+pub(crate) struct AuthorityArgs {
+    #[command(flatten)]
+    pub(crate) sources: SourceArgs,
     /// Take this pod for gone, where no source of pods has it (may be given again)
     #[arg(long, value_name = "UID")]
     pub(crate) assume_gone: Vec<String>,

@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use refloat_node::{ActualDevice, ActualVolume, Held, Leftover, Plan, PlanInput, VolumeKey, Wanted, plan};
+use refloat_record::PodUid;
 use refloat_volume::{Plugins, Problem};
 use serde::Serialize;
 
@@ -118,6 +119,11 @@ fn names_leftover(target: &str, seen: &Leftover, view: &View) -> bool {
     seen.pod.as_ref().is_some_and(|p| p.as_str() == target) || names_path(target, &seen.path, view)
 }
 
+/// What the sources of pods say of a pod, a sentence each.
+fn told_of(pod: &PodUid, view: &View) -> Vec<String> {
+    view.authority.answers().map(|answers| answers.sentences(pod)).unwrap_or_default()
+}
+
 fn wanted_text(wanted: &Wanted) -> String {
     match wanted {
         Wanted::Yes { by } => format!("Yes, says {by}."),
@@ -180,7 +186,7 @@ fn volume(seen: &ActualVolume, view: &View, plan: &Plan) -> Subject {
         subject: format!("volume {shown} of {pod}"),
         what,
         wanted: wanted_text(&view.authority.wanted_volume(&seen.key)),
-        evidence: seen.evidence.clone(),
+        evidence: [seen.evidence.clone(), told_of(&seen.key.pod, view)].concat(),
         conclusion,
         problems: out.problems,
         next,
@@ -223,7 +229,9 @@ fn leftover(seen: &Leftover, view: &View, plan: &Plan) -> Subject {
         what.push("Something is mounted there.".into());
     }
     let pod = seen.pod.as_ref();
+    let evidence = pod.map(|pod| told_of(pod, view)).unwrap_or_default();
     Subject {
+        evidence,
         subject: format!("leftover {}", out.path),
         what,
         wanted: pod.map_or_else(

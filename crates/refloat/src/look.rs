@@ -3,19 +3,20 @@
 mod saved;
 
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use anyhow::Context;
 use jiff::Timestamp;
 use refloat_mount::{Kernel, NodeRoot, TableReader};
-use refloat_node::{Actual, Desired, Evidence, Gather, VolumeKey, Wanted, compare, reconstruct};
+use refloat_node::{Actual, Answers, Desired, Evidence, Gather, VolumeKey, Wanted, ask_all, compare, reconstruct};
 use refloat_record::{BootId, Loaded, PodUid, Store};
 use refloat_volume::{Host, Plugins, Problem};
 
-use crate::cli::SavedArgs;
+use crate::cli::{SavedArgs, SourceArgs};
 use crate::config::Settings;
 use crate::exit::Failure;
+use crate::sources;
 use saved::{Saved, unknown_boot};
 
 /// What was seen on the node.
@@ -56,22 +57,47 @@ impl Authority {
         Self::Checkpoints(desired, actual.checkpoints.iter().map(|c| c.pod.uid.clone()).collect())
     }
 
+    /// The same with what the sources of a node that something else runs answered. Of a pod that they cannot tell of the
+    /// checkpoints tell.
+    fn with(self, answers: Answers) -> Self {
+        match self {
+            Self::Checkpoints(_, pods) => Self::Checkpoints(
+                Desired { source: "checkpoint".into(), ..Desired::by_others(Arc::new(answers)) },
+                pods,
+            ),
+            Self::Source(_) => self,
+        }
+    }
+
     /// Whether this pod is wanted.
     pub(crate) fn wanted(&self, pod: &PodUid) -> Wanted {
-        match self {
-            Self::Checkpoints(_, pods) if pods.contains(pod) => Wanted::Yes { by: "checkpoint".into() },
-            Self::Checkpoints(desired, _) | Self::Source(desired) => desired.wanted(pod),
+        let (Self::Checkpoints(desired, _) | Self::Source(desired)) = self;
+        match (self, desired.wanted(pod)) {
+            (Self::Checkpoints(_, pods), Wanted::Unknown { .. }) if pods.contains(pod) => {
+                Wanted::Yes { by: "checkpoint".into() }
+            }
+            (_, wanted) => wanted,
         }
+    }
+
+    /// Whether anybody but the checkpoints was asked.
+    pub(crate) fn was_asked(&self) -> bool {
+        matches!(self, Self::Source(_)) || self.answers().is_some()
+    }
+
+    /// What the sources of a node that something else runs answered; none if nobody was asked.
+    pub(crate) fn answers(&self) -> Option<&Answers> {
+        self.desired().others.as_deref()
     }
 
     /// Whether a device with these users is wanted: as any of them is; without them, whether a pod that wants it may be in
     /// what could not be read.
     pub(crate) fn wanted_device(&self, users: &[PodUid]) -> Wanted {
         let (Self::Checkpoints(desired, _) | Self::Source(desired)) = self;
-        let unread = desired.incomplete.as_ref().or(desired.doubt.as_ref().map(|doubt| &doubt.why));
-        let none = match unread {
-            Some(why) => Wanted::Unknown { why: why.clone() },
-            None => Wanted::No { by: desired.source.clone() },
+        let none = match (desired.unread(), self.answers().map(Answers::verdict_of_unused)) {
+            (Some(why), _) | (None, Some(Err(why))) => Wanted::Unknown { why },
+            (None, Some(Ok(by))) => Wanted::No { by },
+            (None, None) => Wanted::No { by: desired.source.clone() },
         };
         users.iter().map(|pod| self.wanted(pod)).fold(none, |all, one| match (&all, &one) {
             (Wanted::Yes { .. }, _) | (Wanted::Unknown { .. }, Wanted::No { .. } | Wanted::Unknown { .. }) => all,
@@ -82,7 +108,7 @@ impl Authority {
     /// Why a manager with no more than this authority would do nothing, where a checkpoint alone wants the pod.
     pub(crate) fn only_checkpoint(&self, pod: &PodUid) -> Option<&'static str> {
         match self {
-            Self::Checkpoints(_, pods) if pods.contains(pod) => {
+            Self::Checkpoints(_, pods) if pods.contains(pod) && self.answers().is_none() => {
                 Some("its pod's checkpoint wants it, and no source of pods was asked (--manifests names one)")
             }
             Self::Checkpoints(..) | Self::Source(_) => None,
@@ -112,14 +138,16 @@ impl Authority {
 
 /// Looks at the node: records, mount table and folders, each in one pass. With a saved mount table nothing of this
 /// machine is asked, not even what its configuration file says.
-pub(crate) fn look(settings: &Settings, manifests: Option<&Path>, saved: &SavedArgs) -> Result<View, Failure> {
+pub(crate) fn look(settings: &Settings, sources: &SourceArgs, saved: &SavedArgs) -> Result<View, Failure> {
+    let asking = ask(settings, sources, saved)?;
+
     let saved = match &saved.mountinfo {
         Some(file) => Some(Saved::read(file, saved.original_root.as_deref())?),
         None => None,
     };
     let manifests = match saved {
-        Some(_) => manifests,
-        None => manifests.or(settings.file.manifests.as_deref()),
+        Some(_) => sources.manifests.as_deref(),
+        None => sources.manifests.as_deref().or(settings.file.manifests.as_deref()),
     };
     let state_dir = (saved.is_none() || settings.state_dir_given).then_some(settings.state_dir.as_path());
     let evidence = match &saved {
@@ -128,12 +156,20 @@ pub(crate) fn look(settings: &Settings, manifests: Option<&Path>, saved: &SavedA
     };
     let plugins = Plugins::builtin();
     let mut actual = reconstruct(&evidence, &plugins);
-    let authority = match manifests {
-        None => Authority::of_checkpoints(&actual),
-        Some(folder) => {
-            let records = &evidence.records.records;
-            Authority::Source(refloat_node::sources::desired(folder, &actual.checkpoints, records, &plugins))
-        }
+    let asked_at = Timestamp::now();
+    let from_manifests = manifests.map(|folder| {
+        let records = &evidence.records.records;
+        refloat_node::sources::desired(folder, &actual.checkpoints, records, &plugins)
+    });
+    let answers = asking.map(|asking| asking.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
+    if let Some(answers) = &answers {
+        answers.tell_names(&mut actual);
+    }
+    let authority = match (from_manifests, answers) {
+        (None, None) => Authority::of_checkpoints(&actual),
+        (None, Some(answers)) => Authority::of_checkpoints(&actual).with(answers),
+        (Some(desired), None) => Authority::Source(desired),
+        (Some(desired), Some(answers)) => Authority::Source(desired.with_others(answers, asked_at)),
     };
     compare(authority.desired(), &mut actual);
     actual.problems.extend(saved.iter().flat_map(|saved| saved.problems.iter().cloned()));
@@ -147,6 +183,24 @@ pub(crate) fn look(settings: &Settings, manifests: Option<&Path>, saved: &SavedA
         actual,
         authority,
     })
+}
+
+/// Begins to ask the sources of pods, beside the look at the node. None if there is nobody to ask.
+fn ask(
+    settings: &Settings,
+    args: &SourceArgs,
+    saved: &SavedArgs,
+) -> Result<Option<std::thread::JoinHandle<Answers>>, Failure> {
+    let sources = match saved.mountinfo {
+        Some(_) => sources::of_another_node(args)?,
+        None => sources::of_this_node(args, settings)?,
+    };
+    if sources.is_empty() {
+        return Ok(None);
+    }
+    let patience = sources::patience(args);
+    let asking = std::thread::Builder::new().name("sources".into()).spawn(move || ask_all(&sources, patience));
+    Ok(Some(asking.context("cannot start a thread")?))
 }
 
 /// Gathers evidence: the records (read only), the mount table and the folders.

@@ -12,6 +12,7 @@ mod explain;
 mod logging;
 mod look;
 mod output;
+mod sources;
 
 use std::process::ExitCode;
 

@@ -137,7 +137,7 @@ impl PodSource for ApiServer {
                 let asked_at = Timestamp::now();
                 if let Some(listed) = self.list(&client).await? {
                     let mut answer = Answer::new(Covers::FromApi, asked_at);
-                    listed.into_iter().for_each(|listed| answer.insert(listed.pod));
+                    answer.extend(listed.into_iter().map(|listed| listed.pod));
                     return Ok(answer);
                 }
             }

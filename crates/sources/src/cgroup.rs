@@ -115,15 +115,12 @@ fn unescaped(text: &str) -> PathBuf {
     let mut plain = parts.next().unwrap_or_default().to_owned();
     for part in parts {
         let code = part.get(..3).and_then(|octal| u8::from_str_radix(octal, 8).ok());
-        match (code, part.get(3..)) {
-            (Some(code), Some(rest)) => {
-                plain.push(code.into());
-                plain.push_str(rest);
-            }
-            _ => {
-                plain.push('\\');
-                plain.push_str(part);
-            }
+        if let (Some(code), Some(rest)) = (code, part.get(3..)) {
+            plain.push(code.into());
+            plain.push_str(rest);
+        } else {
+            plain.push('\\');
+            plain.push_str(part);
         }
     }
     plain.into()
@@ -151,11 +148,12 @@ impl Search {
             let is_root = name == "kubepods" || name.ends_with("kubepods.slice");
             self.kubepods |= is_root;
             let inside = inside || is_root;
-            let pods = if inside { pods_of(&name) } else { vec![] };
-            if pods.is_empty() {
-                self.folder(&path, unified, inside, depth + 1)?;
-            } else if !pods.iter().all(|pod| self.running.contains(pod)) && lives(&path, unified, depth)? {
-                self.running.extend(pods);
+            match pod_of(&name).filter(|_| inside) {
+                None => self.folder(&path, unified, inside, depth + 1)?,
+                Some(pod) if !self.running.contains(&pod) && lives(&path, unified, depth)? => {
+                    self.running.insert(pod);
+                }
+                Some(_) => {}
             }
         }
         Ok(())
@@ -216,21 +214,14 @@ fn lives(cgroup: &Path, unified: bool, depth: usize) -> Result<bool, SourceError
 
 /// Whether an error says that the cgroup was removed, before or after it was opened.
 fn is_gone(error: &io::Error) -> bool {
-    error.kind() == io::ErrorKind::NotFound
-        || rustix::io::Errno::from_io_error(error) == Some(rustix::io::Errno::NODEV)
+    error.kind() == io::ErrorKind::NotFound || rustix::io::Errno::from_io_error(error) == Some(rustix::io::Errno::NODEV)
 }
 
-/// The pod whose cgroup bears this name; none if it is no pod's. Two where `_` may stand for itself or for `-`.
-fn pods_of(name: &str) -> Vec<PodUid> {
+/// The pod whose cgroup bears this name; none if it is no pod's. No uid has a `_`: the kubelet refuses it.
+fn pod_of(name: &str) -> Option<PodUid> {
     let spelled = match name.strip_suffix(".slice") {
-        None => name.strip_prefix("pod").map(str::to_owned),
-        Some(slice) => slice.rsplit_once("-pod").filter(|(parents, _)| parents.contains("kubepods")).map(|(_, uid)| uid.into()),
+        None => name.strip_prefix("pod")?,
+        Some(slice) => slice.rsplit_once("-pod").filter(|(parents, _)| parents.contains("kubepods"))?.1,
     };
-    let Some(spelled) = spelled else { return vec![] };
-    let mut spellings = vec![spelled.replace('_', "-")];
-    if spelled.contains('_') && spellings[0] != spelled {
-        spellings.push(spelled);
-    }
-    spellings.retain(|text| !text.is_empty());
-    spellings.iter().filter_map(|text| PodUid::new(text).ok()).collect()
+    PodUid::new(spelled.replace('_', "-")).ok()
 }

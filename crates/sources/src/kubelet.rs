@@ -91,14 +91,16 @@ impl PodSource for Kubelet {
         }
         let heard = listed.iter().any(|pod| pod.from_api);
         let mut answer = Answer::new(if heard { Covers::Every } else { Covers::Static }, asked_at);
-        listed.into_iter().for_each(|listed| answer.insert(listed.pod));
+        answer.extend(listed.into_iter().map(|listed| listed.pod));
         Ok(answer)
     }
 }
 
 fn hint(status: StatusCode) -> Option<&'static str> {
     match status {
-        StatusCode::UNAUTHORIZED => Some("it does not know who asks: name a token or a client certificate that it accepts"),
+        StatusCode::UNAUTHORIZED => {
+            Some("it does not know who asks: name a token or a client certificate that it accepts")
+        }
         StatusCode::FORBIDDEN => Some("whoever asks needs `get` on nodes/pods, before Kubernetes 1.33 on nodes/proxy"),
         StatusCode::NOT_FOUND => Some("is that a kubelet?"),
         _ => None,

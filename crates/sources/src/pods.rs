@@ -13,14 +13,22 @@ struct List {
     kind: Option<String>,
     #[serde(default)]
     metadata: ListMeta,
-    /// The outer option says whether it is there at all: a kubelet without pods prints null, an answer of another kind
-    /// has no such field.
-    #[serde(default, deserialize_with = "there")]
-    items: Option<Option<Vec<Pod>>>,
+    #[serde(default)]
+    items: Items,
 }
 
-fn there<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Option<Vec<Pod>>>, D::Error> {
-    Option::deserialize(deserializer).map(Some)
+/// The pods of a list. A kubelet without pods prints null; an answer of another kind has no such field.
+#[derive(Debug, Default)]
+struct Items {
+    there: bool,
+    pods: Vec<Pod>,
+}
+
+impl<'de> Deserialize<'de> for Items {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let pods: Option<Vec<Pod>> = Option::deserialize(deserializer)?;
+        Ok(Self { there: true, pods: pods.unwrap_or_default() })
+    }
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -99,8 +107,10 @@ pub(crate) fn read(text: &[u8]) -> Result<(Vec<Listed>, Option<String>), SourceE
         let kind = list.kind.unwrap_or_else(|| "nothing of a kind".into());
         return Err(SourceError::incomplete(format!("it is {kind}, not a PodList")));
     }
-    let Some(items) = list.items else { return Err(SourceError::incomplete("it has no list of pods in it")) };
-    let pods = items.unwrap_or_default().into_iter().map(listed).collect::<Result<_, _>>()?;
+    if !list.items.there {
+        return Err(SourceError::incomplete("it has no list of pods in it"));
+    }
+    let pods = list.items.pods.into_iter().map(listed).collect::<Result<_, _>>()?;
     Ok((pods, list.metadata.next.filter(|token| !token.is_empty())))
 }
 
@@ -118,9 +128,8 @@ fn listed(pod: Pod) -> Result<Listed, SourceError> {
             None => annotation("kubernetes.io/config.hash").is_none(),
         };
     let namespace = metadata.namespace.clone().unwrap_or_else(|| "default".into());
-    let uid = PodUid::new(mirrored.unwrap_or(&metadata.uid)).map_err(|e| {
-        SourceError::incomplete(format!("the uid of pod {namespace}/{} is none ({e})", metadata.name))
-    })?;
+    let uid = PodUid::new(mirrored.unwrap_or(&metadata.uid))
+        .map_err(|e| SourceError::incomplete(format!("the uid of pod {namespace}/{} is none ({e})", metadata.name)))?;
     let finished = matches!(status.phase.as_deref(), Some("Succeeded" | "Failed"));
     // A mirror is deleted and made anew whenever the static pod changes; the pod itself goes with its manifest alone.
     let deleted = metadata.deletion_timestamp.as_deref().filter(|_| mirrored.is_none());

@@ -17,10 +17,7 @@ const MAX_ANSWER: usize = 256 << 20;
 const MAX_TEXT: usize = 300;
 
 /// Waits for work until the deadline, on a runtime of its own: whoever asks has a thread of its own, too.
-pub(crate) fn wait<T>(
-    deadline: Instant,
-    work: impl Future<Output = Result<T, SourceError>>,
-) -> Result<T, SourceError> {
+pub(crate) fn wait<T>(deadline: Instant, work: impl Future<Output = Result<T, SourceError>>) -> Result<T, SourceError> {
     let start = Instant::now();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build();
     let runtime = runtime.map_err(|e| SourceError::failed("starting a runtime", e))?;

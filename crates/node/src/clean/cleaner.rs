@@ -24,7 +24,7 @@ use crate::manager::drivers::{self, DRIVERS_PATIENCE, DRIVERS_STEP};
 use crate::manager::host;
 use crate::manager::pool::Pool;
 use crate::reconstruct::Mounts;
-use crate::{Actual, Evidence, Exclusion, ManagerError, Operation, reconstruct};
+use crate::{Actual, Answers, Evidence, Exclusion, ManagerError, Operation, reconstruct};
 
 /// How a [`Cleaner`] is run.
 #[derive(Debug, Clone)]
@@ -158,11 +158,21 @@ impl Cleaner {
         Ok(Seen { table: evidence.table, actual })
     }
 
+    /// What each source of pods answered last; none if nobody but a folder of manifests was asked.
+    pub fn asked(&self) -> Option<&Answers> {
+        self.authority.asked()
+    }
+
     /// Looks, and plans.
     pub fn plan(&mut self, options: &CleanOptions) -> Result<(CleanPlan, Seen), CleanError> {
-        self.ask();
         let evidence = self.gather()?;
-        let actual = reconstruct(&evidence, &self.executor.plugins);
+        // Afterwards: a pod is known to them before its first folder is made, so whose folder was seen is known to them.
+        self.asked = None;
+        self.ask();
+        let mut actual = reconstruct(&evidence, &self.executor.plugins);
+        if let Some(answers) = self.authority.asked() {
+            answers.tell_names(&mut actual);
+        }
         let drivers = self.drivers(&evidence, &actual);
         let facts = Facts::gather(&self.executor.host.root, &evidence, &actual, self.authority.as_ref());
         let plan = plan(CleanInput {

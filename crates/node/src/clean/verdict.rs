@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use refloat_record::{PodUid, Store, UniqueVolumeName};
 use refloat_volume::Plugins;
 
-use crate::{Desired, Wanted};
+use crate::{Answers, Desired, Wanted};
 
 /// What is said of a pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -41,6 +41,11 @@ pub trait Authority: Send {
     /// What they say of a device that no pod uses: gone if no pod that they know might be about to use it. `path` is its
     /// global mount path relative to the node root.
     fn verdict_of_unused(&self, name: Option<&UniqueVolumeName>, path: &Path) -> Verdict;
+
+    /// What each source answered last, where they are more than a folder of manifests.
+    fn asked(&self) -> Option<&Answers> {
+        None
+    }
 }
 
 /// Nobody to ask.
@@ -83,6 +88,16 @@ impl Manifests {
         let mut new = Self { folder, state_dir, plugins: Plugins::builtin(), desired, changed: None };
         new.refresh();
         new
+    }
+
+    /// What the pods in it want.
+    pub(super) fn desired(&self) -> &Desired {
+        &self.desired
+    }
+
+    /// When a manifest was added or removed last.
+    pub(super) fn changed(&self) -> Option<Timestamp> {
+        self.changed
     }
 }
 

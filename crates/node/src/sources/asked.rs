@@ -137,6 +137,13 @@ impl Answer {
         }
     }
 
+    /// Adds pods.
+    pub fn extend(&mut self, pods: impl IntoIterator<Item = KnownPod>) {
+        for pod in pods {
+            self.insert(pod);
+        }
+    }
+
     /// What it knows of a pod.
     pub fn get(&self, pod: &PodUid) -> Option<&KnownPod> {
         self.pods.get(pod)

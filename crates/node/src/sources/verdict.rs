@@ -9,8 +9,8 @@ mod tests;
 use jiff::Timestamp;
 use refloat_record::PodUid;
 
-use super::asked::{Answer, Answers, Asked, Claim, KnownPod, SourceKind};
-use crate::Wanted;
+use super::asked::{Answer, Answers, Asked, Claim, Covers, KnownPod, SourceKind};
+use crate::{Actual, Wanted};
 
 /// What the sources say of a pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -91,6 +91,56 @@ impl Answers {
             .as_ref()
             .map_or_else(|| known.uid.to_string(), |(namespace, name)| format!("{namespace}/{name}"));
         Some(format!("pod {pod}, which {} lists, does not run yet and may be about to use it", asked.name))
+    }
+
+    /// By whose word nobody is about to use a device that no pod on the node uses; an error says why that cannot be told.
+    pub fn verdict_of_unused(&self) -> Result<String, String> {
+        if let Some(why) = self.unread() {
+            return Err(why);
+        }
+        // A static pod may refer to nothing that the API server has, so a volume that is mounted for pods to come is not
+        // one's, or its kubelet is asked.
+        let knows_all = |covers| matches!(covers, Covers::Every | Covers::FromApi);
+        let telling = || self.answered().filter(|(_, answer)| knows_all(answer.covers));
+        if !telling().any(|(asked, _)| asked.kind.is_authority()) {
+            return Err("nobody was asked who knows which pods are to run here".into());
+        }
+        if !telling().any(|(asked, _)| asked.kind.sees_the_node() || asked.kind == SourceKind::Manifests) {
+            return Err("nobody was asked who knows what runs here".into());
+        }
+        match self.might_want_a_device() {
+            Some(why) => Err(why),
+            None => Ok(join(telling().map(|(asked, _)| asked.name.clone()), ", ").unwrap_or_default()),
+        }
+    }
+
+    /// Gives the volumes whose pods have no name yet the name that a source tells.
+    pub fn tell_names(&self, actual: &mut Actual) {
+        for volume in actual.volumes.iter_mut().filter(|volume| volume.pod_name.is_none()) {
+            volume.pod_name = self.name(&volume.key.pod).cloned();
+        }
+    }
+
+    /// What each source says of a pod, a sentence each.
+    pub fn sentences(&self, pod: &PodUid) -> Vec<String> {
+        let sentence = |asked: &Asked| match &asked.outcome {
+            Err(error) => format!("{} could not be asked: {}.", asked.name, error.text()),
+            Ok(answer) => match answer.get(pod).map(|known| known.claim) {
+                Some(Claim::Wanted) if matches!(asked.kind, SourceKind::Runtime | SourceKind::Cgroup) => {
+                    format!("{}: something of the pod runs.", asked.name)
+                }
+                Some(Claim::Wanted) => format!("{} has the pod.", asked.name),
+                Some(Claim::Terminating) => format!("{} has the pod, and it is being deleted.", asked.name),
+                Some(Claim::Finished) => format!("{} has the pod, and it ran to its end.", asked.name),
+                None if answer.covers.covers(pod) && asked.kind.is_authority() => {
+                    format!("{} does not have the pod.", asked.name)
+                }
+                None if answer.covers.covers(pod) => format!("{}: nothing of the pod runs.", asked.name),
+                None => format!("{} cannot tell of such a pod.", asked.name),
+            },
+        };
+        // A folder of manifests tells for itself.
+        self.asked.iter().filter(|asked| asked.kind != SourceKind::Manifests).map(sentence).collect()
     }
 
     /// Whether processes of the pod were seen.

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use refloat_node::ManagerError;
 use refloat_node::clean::{
-    Authority, CleanError, CleanOptions, Cleaner, CleanerOptions, Manifests, NoAuthority, Target,
+    Authority, CleanError, CleanOptions, Cleaner, CleanerOptions, Manifests, NoAuthority, Sources, Target,
 };
 use refloat_record::PodUid;
 
@@ -15,6 +15,7 @@ use crate::exit::{Done, Failure};
 use crate::look::open_root;
 use crate::output::clean_plan::CleanOutput;
 use crate::output::table::Look;
+use crate::sources;
 
 /// How long one operation may take before the others go on without it, if all may take longer.
 const OPERATION_DEADLINE: Duration = Duration::from_secs(60);
@@ -39,11 +40,13 @@ pub(crate) fn run(args: &CleanArgs, settings: &Settings) -> Result<Done, Failure
     let mut out = std::io::BufWriter::new(std::io::stdout().lock());
     let look = Look::of_stdout(settings.color);
     if !args.yes {
-        CleanOutput::new("CleanPlan", &plan, false, None).print(&mut out, settings.output, look)?;
+        let output = CleanOutput::new("CleanPlan", &plan, false, None).with_sources(cleaner.asked());
+        output.print(&mut out, settings.output, look)?;
         return Ok(Done::attention_if(!plan.kept.is_empty()));
     }
     let report = cleaner.execute(plan, &options).map_err(|e| explain(e, settings))?;
-    CleanOutput::new("CleanPlan", &report.plan, true, report.stopped.clone()).print(&mut out, settings.output, look)?;
+    let output = CleanOutput::new("CleanPlan", &report.plan, true, report.stopped.clone());
+    output.with_sources(cleaner.asked()).print(&mut out, settings.output, look)?;
     if let Some(why) = report.stopped {
         return Err(stopped(&why));
     }
@@ -100,12 +103,21 @@ pub(super) fn cleaner(
 
 /// Who says which pods are wanted.
 fn authority(settings: &Settings, args: &AuthorityArgs) -> Result<Box<dyn Authority>, Failure> {
-    let Some(folder) = args.manifests.as_ref().or(settings.file.manifests.as_ref()) else {
-        return Ok(Box::new(NoAuthority));
+    let sources = sources::of_this_node(&args.sources, settings)?;
+    let manifests = match args.sources.manifests.as_ref().or(settings.file.manifests.as_ref()) {
+        None => None,
+        Some(folder) => {
+            let absolute = std::path::absolute(folder);
+            let wrong = |e| format!("cannot make {} absolute: {e}", folder.display());
+            let folder = absolute.map_err(|e| Failure::usage(wrong(e), "check --manifests"))?;
+            Some(Manifests::new(folder, settings.state_dir.clone()))
+        }
     };
-    let folder = std::path::absolute(folder)
-        .map_err(|e| Failure::usage(format!("cannot make {} absolute: {e}", folder.display()), "check --manifests"))?;
-    Ok(Box::new(Manifests::new(folder, settings.state_dir.clone())))
+    Ok(match (sources.is_empty(), manifests) {
+        (true, None) => Box::new(NoAuthority),
+        (true, Some(manifests)) => Box::new(manifests),
+        (false, manifests) => Box::new(Sources::new(sources, manifests, sources::patience(&args.sources))),
+    })
 }
 
 /// What to do about a clean-up that does not start.

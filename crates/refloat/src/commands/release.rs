@@ -19,14 +19,16 @@ pub(crate) fn run(args: &ReleaseArgs, settings: &Settings) -> Result<Done, Failu
     let look = Look::of_stdout(settings.color);
     if !args.yes {
         let left = what_is_left(cleaner.host(), &seen.table, &seen.actual);
-        let output = CleanOutput::new("ReleasePlan", &plan, false, None).with_left(&left);
+        let output = CleanOutput::new("ReleasePlan", &plan, false, None).with_left(&left).with_sources(cleaner.asked());
         output.print(&mut out, settings.output, look)?;
         return Ok(Done::attention_if(!left.is_empty()));
     }
     let report = cleaner.execute(plan, &options).map_err(|e| explain(e, settings))?;
     let seen = cleaner.look().map_err(|e| explain(e, settings))?;
     let left = what_is_left(cleaner.host(), &seen.table, &seen.actual);
-    let output = CleanOutput::new("ReleasePlan", &report.plan, true, report.stopped.clone()).with_left(&left);
+    let output = CleanOutput::new("ReleasePlan", &report.plan, true, report.stopped.clone())
+        .with_left(&left)
+        .with_sources(cleaner.asked());
     output.print(&mut out, settings.output, look)?;
     if let Some(why) = report.stopped {
         return Err(stopped(&why));

@@ -14,7 +14,7 @@ const BUFFER: usize = 64 * 1024;
 
 /// Runs the command.
 pub(crate) fn run(args: &ScanArgs, settings: &Settings) -> Result<Done, Failure> {
-    let view = look(settings, args.manifests.as_deref(), &args.saved)?;
+    let view = look(settings, &args.sources, &args.saved)?;
     let done = print(&view, &[], settings);
     // The process ends: giving back the many small texts of a large node one by one would only take time.
     std::mem::forget(view);

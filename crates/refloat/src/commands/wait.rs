@@ -98,7 +98,7 @@ impl Watch {
         let pods = root.join("pods");
         let mut all: Vec<PathBuf> = vec![root.to_path_buf(), pods.clone(), state.to_path_buf()];
         all.extend(RecordKind::ALL.map(|kind| state.join(kind.folder())));
-        all.extend(args.authority.manifests.clone());
+        all.extend(args.authority.sources.manifests.clone());
         for pod in std::fs::read_dir(&pods).into_iter().flatten().flatten() {
             all.push(pod.path());
             all.push(pod.path().join("volumes"));

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::io::Write;
 
+use refloat_node::Answers;
 use refloat_node::clean::{CleanPlan, Kept, Left, Step, StepResult};
 use serde::Serialize;
 
@@ -11,6 +12,7 @@ use super::structured;
 use super::table::{Look, print, printable};
 use crate::cli::OutputFormat;
 use crate::exit::Failure;
+use crate::sources::{self, SourceOut};
 
 /// A clean-up, planned or carried out.
 #[derive(Debug, Serialize)]
@@ -20,6 +22,8 @@ pub(crate) struct CleanOutput {
     kind: &'static str,
     /// Whether it was carried out.
     executed: bool,
+    /// Who was asked which pods are on the node.
+    sources: Vec<SourceOut>,
     steps: Vec<StepOutput>,
     kept: Vec<KeptOutput>,
     /// Why it was stopped before its end, if it was.
@@ -95,7 +99,13 @@ impl CleanOutput {
             by_action,
         };
         let kept = plan.kept.iter().map(kept).collect();
-        Self { api_version: "refloat.dev/v1", kind, executed, steps, kept, stopped, left: None, summary }
+        let sources = Vec::new();
+        Self { api_version: "refloat.dev/v1", kind, executed, sources, steps, kept, stopped, left: None, summary }
+    }
+
+    /// Adds who was asked which pods are on the node.
+    pub(crate) fn with_sources(self, answers: Option<&Answers>) -> Self {
+        Self { sources: sources::printed(answers), ..self }
     }
 
     /// Adds what a release found at its end.
@@ -158,6 +168,13 @@ impl CleanOutput {
             for one in left {
                 writeln!(out, "* {} {}: {}", one.kind, printable(&one.path), printable(&one.what))?;
             }
+        }
+        if !self.sources.is_empty() {
+            let asked: Vec<_> = self.sources.iter().map(SourceOut::text).collect();
+            writeln!(out, "\nAsked which pods are here: {}", printable(&asked.join(", ")))?;
+        }
+        for source in self.sources.iter().filter(|source| source.state == "Failed") {
+            writeln!(out, "* {}: {}", printable(&source.name), printable(source.message.as_deref().unwrap_or("-")))?;
         }
         let s = &self.summary;
         if self.executed {

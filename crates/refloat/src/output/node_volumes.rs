@@ -15,6 +15,7 @@ use serde::Serialize;
 
 use super::path_text::path_or_problem;
 use crate::look::{Authority, View};
+use crate::sources::{self, SourceOut};
 
 /// All that is on a node.
 #[derive(Debug, Serialize)]
@@ -23,6 +24,8 @@ pub(crate) struct NodeVolumes {
     pub(crate) api_version: &'static str,
     pub(crate) kind: &'static str,
     pub(crate) node: Node,
+    /// Who was asked which pods are on the node.
+    pub(crate) sources: Vec<SourceOut>,
     pub(crate) volumes: Vec<Volume>,
     pub(crate) devices: Vec<Device>,
     pub(crate) leftovers: Vec<LeftoverOut>,
@@ -161,6 +164,7 @@ impl NodeVolumes {
         let mut problems = problems.clone();
         problems.extend_from_slice(more);
         problems.extend(view.authority.problems().iter().cloned());
+        problems.extend(sources::problems(view.authority.answers()));
         let root_dir = path_or_problem(&view.root, &mut problems);
         let state_dir = view.state_dir.as_deref().map(|path| path_or_problem(path, &mut problems));
         let mountinfo = view.mountinfo.as_deref().map(|path| path_or_problem(path, &mut problems));
@@ -176,6 +180,7 @@ impl NodeVolumes {
                 mountinfo,
                 scanned_at: view.scanned_at.to_string(),
             },
+            sources: sources::printed(view.authority.answers()),
             volumes: on_two_threads(volumes, |v| volume(v, &view.authority)),
             devices: devices.iter().map(|d| device(d, &view.authority)).collect(),
             leftovers: leftovers.iter().map(|l| leftover(l, &view.authority)).collect(),
@@ -386,8 +391,8 @@ fn leftover_word(kind: LeftoverKind) -> &'static str {
 
 /// Whether something is wanted, and who says so: or, where a source was asked and cannot tell, what keeps it from telling.
 fn wanted_and_by(wanted: &Wanted, authority: &Authority) -> (&'static str, Option<String>) {
-    match (wanted, authority) {
-        (Wanted::Unknown { why }, Authority::Source(_)) => ("Unknown", Some(why.clone())),
+    match wanted {
+        Wanted::Unknown { why } if authority.was_asked() => ("Unknown", Some(why.clone())),
         _ => wanted_words(wanted),
     }
 }

@@ -5,6 +5,7 @@ use std::io::Write;
 use super::node_volumes::{NodeVolumes, Pod};
 use super::table::{Look, print, printable};
 use crate::exit::Failure;
+use crate::sources::SourceOut;
 
 /// Prints what was seen as tables, with the problems below.
 pub(crate) fn scan(out: &mut impl Write, look: Look, seen: &NodeVolumes, wide: bool) -> Result<(), Failure> {
@@ -72,6 +73,10 @@ pub(crate) fn scan(out: &mut impl Write, look: Look, seen: &NodeVolumes, wide: b
         writeln!(out)?;
         let rows: Vec<_> = seen.leftovers.iter().map(|l| vec![l.kind.into(), l.path.clone()]).collect();
         print(out, look, &["LEFTOVER", "PATH"], &rows)?;
+    }
+    if !seen.sources.is_empty() {
+        let asked: Vec<_> = seen.sources.iter().map(SourceOut::text).collect();
+        writeln!(out, "\nAsked which pods are here: {}", printable(&asked.join(", ")))?;
     }
     problems(out, look, seen)
 }

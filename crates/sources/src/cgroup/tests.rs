@@ -22,10 +22,8 @@ fn v1(root: &Path, cgroup: &str, processes: &str) {
     let mut folder = root.to_path_buf();
     for part in Path::new(cgroup) {
         folder.push(part);
-        if !folder.exists() {
-            create_dir_all(&folder).unwrap();
-            write(folder.join("cgroup.procs"), "").unwrap();
-        }
+        create_dir_all(&folder).unwrap();
+        let _ = std::fs::File::options().create_new(true).write(true).open(folder.join("cgroup.procs"));
     }
     write(folder.join("cgroup.procs"), processes).unwrap();
 }
@@ -61,8 +59,7 @@ fn both_drivers_names_are_read_in_version_2() {
         v2(root.path(), &empty, false);
         v2(root.path(), "system.slice/kubelet.service", true);
         let answer = ask(&[(root.path(), true)]).unwrap();
-        let spellings = if live.ends_with(".slice") { vec![UID.to_owned(), uid.clone()] } else { vec![UID.to_owned()] };
-        assert_eq!(running(&answer), spellings, "{live}");
+        assert_eq!(running(&answer), [UID], "{live}");
         assert_eq!(answer.covers, Covers::Every);
     }
 }

@@ -14,7 +14,7 @@ use refloat_volume::Plugins;
 
 use super::manifests;
 use super::stage::{Stage, write};
-use crate::cli::SavedArgs;
+use crate::cli::{FindSources, SavedArgs, SourceArgs};
 use crate::exit::Failure;
 use crate::look::{View, look};
 use crate::output::node_volumes::NodeVolumes;
@@ -251,7 +251,9 @@ impl Story {
 
 /// What is on the demo's node.
 fn see(stage: &Stage) -> Result<View, Failure> {
-    look(&stage.settings, Some(&stage.pods()), &SavedArgs::default())
+    let sources =
+        SourceArgs { manifests: Some(stage.pods()), sources: vec![FindSources::None], ..SourceArgs::default() };
+    look(&stage.settings, &sources, &SavedArgs::default())
 }
 
 /// Whether every wanted volume is there, and nothing else.

@@ -14,6 +14,7 @@ fn nothing() -> NodeVolumes {
             mountinfo: None,
             scanned_at: "2026-01-02T03:04:05.678Z".into(),
         },
+        sources: vec![],
         volumes: vec![],
         devices: vec![],
         leftovers: vec![],
