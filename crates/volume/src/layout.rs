@@ -5,7 +5,7 @@
 
 mod global;
 
-pub use global::{GlobalPath, global_path};
+pub use global::{GlobalPath, global_path, map_file};
 
 use refloat_record::{NameError, PluginName, PodRef, PodUid, RelPath, SpecName, UniqueVolumeName};
 

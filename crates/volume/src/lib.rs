@@ -12,6 +12,7 @@ mod bind_again;
 pub mod block;
 mod error;
 mod force;
+pub mod foreign;
 mod fs_group;
 mod host;
 pub mod layout;
@@ -32,6 +33,7 @@ pub use atomic_writer::{
 pub(crate) use bind_again::set_options_again;
 pub use error::{Problem, SpecError, VolumeError, error_chain};
 pub use force::{Forced, force_unmount};
+pub use foreign::{ForeignForm, ForeignRecord, ForeignSays};
 pub use fs_group::apply as apply_fs_group;
 pub use host::Host;
 pub use object::{Lookup, NodeFacts, Object, Objects};

@@ -4,7 +4,7 @@
 //! `makeGlobalPDPath` and its like in `pkg/volume/<plugin>` of Kubernetes v1.36, and of the versions that still had the
 //! plugins that are gone now.
 
-use refloat_record::PluginName;
+use refloat_record::{PluginName, PodUid, VolumeMode};
 
 /// A global mount path, taken apart.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -13,6 +13,21 @@ pub struct GlobalPath<'p> {
     pub plugin: PluginName,
     /// What the plugin made of the volume: the rest of the path, below the folder of all its devices.
     pub rest: &'p str,
+    /// `Filesystem`: something is mounted there. `Block`: a CSI driver's staging place, or a global map path, in which a
+    /// file of each pod has the device bound over it.
+    pub mode: VolumeMode,
+}
+
+/// The global map path, and the pod, that a path relative to the node root is: `<global map path>/<pod uid>`, of the
+/// plugins whose map path is called after the device and not after the `PersistentVolume`.
+///
+/// # Source
+/// `GetGlobalMapPath` of the plugins in `pkg/volume`, of Kubernetes v1.36 and of those that still had them.
+pub fn map_file(rel: &str) -> Option<(GlobalPath<'_>, &str)> {
+    let (folder, pod) = rel.rsplit_once('/')?;
+    PodUid::new(pod).ok()?;
+    let path = global_path(folder)?;
+    (path.mode == VolumeMode::Block && path.plugin.as_str() != super::CSI).then_some((path, pod))
 }
 
 /// Takes a path relative to the node root apart; none if it is no device's.
@@ -21,15 +36,23 @@ pub fn global_path(rel: &str) -> Option<GlobalPath<'_>> {
     if below.split('/').any(str::is_empty) {
         return None;
     }
+    let mut mode = VolumeMode::Filesystem;
     let (plugin, rest) = match below.split_once('/') {
         None => (below == "kubernetes.io~quobyte").then_some(("kubernetes.io/quobyte".into(), ""))?,
         Some(("kubernetes.io~storageos", rest)) => {
             ("kubernetes.io/storageos".into(), one(rest.strip_prefix("mounts/")?)?)
         }
-        Some(("kubernetes.io", rest)) => in_tree(rest)?,
+        Some(("kubernetes.io", rest)) => {
+            if rest.split('/').nth(1) == Some(super::VOLUME_DEVICES) {
+                mode = VolumeMode::Block;
+                block(rest)?
+            } else {
+                in_tree(rest)?
+            }
+        }
         Some(_) => return None,
     };
-    Some(GlobalPath { plugin: PluginName::new(plugin).ok()?, rest })
+    Some(GlobalPath { plugin: PluginName::new(plugin).ok()?, rest, mode })
 }
 
 /// Below `plugins/kubernetes.io/`.
@@ -43,7 +66,7 @@ fn in_tree(below: &str) -> Option<(String, &str)> {
             one(name)?;
             interface.starts_with("iface-").then_some(rest)?
         }
-        "fc" => one(rest).filter(|name| *name != super::VOLUME_DEVICES)?,
+        "fc" => one(rest)?,
         // The oldest place is `rbd/rbd`.
         "rbd" => one(rest.strip_prefix("mounts/").or_else(|| rest.strip_prefix("rbd/"))?)?,
         // Their names are paths.
@@ -53,15 +76,33 @@ fn in_tree(below: &str) -> Option<(String, &str)> {
     Some((format!("kubernetes.io/{folder}"), rest))
 }
 
-/// `<driver>/<hash>/globalmount`, `pv/<pv>/globalmount` of old kubelets, or `volumeDevices/staging/<pv>`.
+/// `<plugin>/volumeDevices/…` below `plugins/kubernetes.io/`.
+fn block(below: &str) -> Option<(String, &str)> {
+    let (plugin, of_plugin) = below.split_once('/')?;
+    let rest = of_plugin.strip_prefix(super::VOLUME_DEVICES)?.strip_prefix('/')?;
+    let last = rest.rsplit('/').next()?;
+    let rest = match plugin {
+        // What its pods have is found by the `PersistentVolume`'s name.
+        "csi" => rest.strip_prefix("staging/").and_then(one).map(|_| of_plugin)?,
+        "iscsi" => {
+            let (interface, name) = rest.split_once('/')?;
+            one(name)?;
+            interface.starts_with("iface-").then_some(rest)?
+        }
+        // The volume id as it is, but for one of two slashes: `vol-1`, `aws:/<zone>/vol-1`.
+        "aws-ebs" => last.starts_with("vol-").then_some(rest)?,
+        "vsphere-volume" => last.ends_with(".vmdk").then_some(rest)?,
+        _ => one(rest)?,
+    };
+    Some((format!("kubernetes.io/{plugin}"), rest))
+}
+
+/// `<driver>/<hash>/globalmount`, or `pv/<pv>/globalmount` of old kubelets.
 fn csi(rest: &str) -> Option<&str> {
-    if let Some(name) = rest.strip_prefix("volumeDevices/staging/") {
-        return one(name).map(|_| rest);
-    }
     let (above, last) = rest.rsplit_once('/')?;
     let (driver, name) = above.split_once('/')?;
     one(name)?;
-    (last == "globalmount" && driver != super::VOLUME_DEVICES).then_some(above)
+    (last == "globalmount").then_some(above).filter(|_| !driver.is_empty())
 }
 
 /// `<vendor>/<driver>/mounts/<spec>`; a driver may have no vendor.
@@ -114,6 +155,33 @@ mod tests {
     }
 
     #[test]
+    fn every_plugins_map_paths_are_known() {
+        for (path, plugin, rest) in [
+            ("gce-pd/volumeDevices/pd-1", "gce-pd", "pd-1"),
+            ("aws-ebs/volumeDevices/vol-1", "aws-ebs", "vol-1"),
+            ("aws-ebs/volumeDevices/aws:/eu-1a/vol-1", "aws-ebs", "aws:/eu-1a/vol-1"),
+            ("azure-disk/volumeDevices/disk-1", "azure-disk", "disk-1"),
+            ("cinder/volumeDevices/8f3c", "cinder", "8f3c"),
+            ("vsphere-volume/volumeDevices/[ds 1] vm/d.vmdk", "vsphere-volume", "[ds 1] vm/d.vmdk"),
+            ("rbd/volumeDevices/p-image-i", "rbd", "p-image-i"),
+            ("fc/volumeDevices/50060e801049cfd1-lun-0", "fc", "50060e801049cfd1-lun-0"),
+            ("iscsi/volumeDevices/iface-default/h:3260-iqn.x-lun-0", "iscsi", "iface-default/h:3260-iqn.x-lun-0"),
+        ] {
+            let path = format!("plugins/kubernetes.io/{path}");
+            let found = global_path(&path).unwrap_or_else(|| panic!("{path}"));
+            assert_eq!((found.plugin.as_str(), found.rest), (&*format!("kubernetes.io/{plugin}"), rest), "{path}");
+            assert_eq!(found.mode, VolumeMode::Block, "{path}");
+            assert_eq!(map_file(&path), None, "{path}");
+            let file = format!("{path}/9c1914c1");
+            assert_eq!(map_file(&file), Some((found, "9c1914c1")), "{file}");
+        }
+        // Those of these two name the `PersistentVolume`.
+        for path in ["kubernetes.io/csi/volumeDevices/pv/dev/u", "kubernetes.io~local-volume/volumeDevices/pv/u"] {
+            assert_eq!(map_file(&format!("plugins/{path}")), None, "{path}");
+        }
+    }
+
+    #[test]
     fn other_paths_are_no_devices() {
         for path in [
             "plugins",
@@ -125,8 +193,12 @@ mod tests {
             "plugins/kubernetes.io/csi/volumeDevices/x/globalmount",
             "plugins/kubernetes.io/csi/d/0a/globalmount/inside",
             "plugins/kubernetes.io/fc/volumeDevices",
-            "plugins/kubernetes.io/fc/volumeDevices/a",
+            "plugins/kubernetes.io/fc/volumeDevices/a/u",
             "plugins/kubernetes.io/iscsi/volumeDevices/x",
+            "plugins/kubernetes.io/iscsi/volumeDevices/iface-x",
+            "plugins/kubernetes.io/aws-ebs/volumeDevices/aws:/eu-1a",
+            "plugins/kubernetes.io/csi/volumeDevices/pv",
+            "plugins/kubernetes.io/csi/volumeDevices/publish/pv",
             "plugins/kubernetes.io/flexvolume/a/b/c/mounts/v",
             "pods/u/volumes",
         ] {

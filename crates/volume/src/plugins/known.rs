@@ -16,12 +16,12 @@ mod kinds;
 pub(crate) mod names;
 mod told;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use refloat_record::PluginName;
+use refloat_record::{PluginName, VolumeMode};
 
 use super::node_root;
-use crate::layout::{PLUGINS, global_path};
+use crate::layout::{PLUGINS, global_path, map_file};
 use crate::{
     Capabilities, FoundVolume, GlobalMount, Plugin, Presence, Problem, Rebuilt, Reconstruction, SetUp, SpecError,
     SpecSource, TearDown, UnmountDevice, VolumeError, VolumeSpec,
@@ -167,8 +167,12 @@ fn plain_unmount_device(step: &UnmountDevice<'_>) -> Result<(), VolumeError> {
 }
 
 /// The global path that a pod's mount was bound from: the one of this plugin that shows the same file system and
-/// root. With it, what the plugin put into it. Two such paths tell nothing.
+/// root. With it, what the plugin put into it. Two such paths tell nothing. Of a block volume, the folder that its map
+/// file is in.
 fn global_of(plugin: &str, found: FoundVolume<'_>) -> Option<(PathBuf, String)> {
+    if found.mode == VolumeMode::Block {
+        return global_map_path(plugin, found.path);
+    }
     let mount = found.table.at(found.path)?;
     let plugins = node_root(found.path)?.join(PLUGINS);
     let mut paths = found.table.same_root(mount.device(), mount.root()).into_iter().filter_map(|other| {
@@ -176,11 +180,20 @@ fn global_of(plugin: &str, found: FoundVolume<'_>) -> Option<(PathBuf, String)> 
         let below =
             other.point().as_os_str().as_encoded_bytes().strip_prefix(plugins.as_os_str().as_encoded_bytes())?;
         let rel = format!("{PLUGINS}{}", std::str::from_utf8(below).ok()?);
-        let path = global_path(&rel).filter(|path| path.plugin.as_str() == plugin)?;
+        let path = global_path(&rel).filter(|p| p.plugin.as_str() == plugin && p.mode == VolumeMode::Filesystem)?;
         Some((other.point().to_path_buf(), path.rest.to_owned()))
     });
     let first = paths.next()?;
     paths.all(|other| other.0 == first.0).then_some(first)
+}
+
+/// The global map path that this file is in. The root is whatever is above; a second `plugins` below it is part of no
+/// volume's name.
+fn global_map_path(plugin: &str, file: &Path) -> Option<(PathBuf, String)> {
+    let text = file.to_str()?;
+    let at = text.rfind(&format!("/{PLUGINS}/{plugin}/"))? + 1;
+    let (path, _) = map_file(&text[at..]).filter(|(path, _)| path.plugin.as_str() == plugin)?;
+    Some((file.parent()?.to_path_buf(), path.rest.to_owned()))
 }
 
 #[cfg(test)]

@@ -141,9 +141,6 @@ pub(super) fn write(folder: &Dir, data: &VolData) -> Result<(), VolumeError> {
     renamed
 }
 
-/// The largest file that is read, in bytes.
-const MAX_BYTES: u64 = 1 << 20;
-
 /// Reads another program's file in a folder that is open, as evidence. `None` if there is none. No symlink is followed and
 /// no mount crossed.
 pub fn look(folder: &Dir) -> Option<ForeignFile> {
@@ -156,23 +153,7 @@ pub fn look(folder: &Dir) -> Option<ForeignFile> {
 
 /// Reads the file in a folder that is open. `None` if there is none. No symlink is followed, no mount crossed.
 fn read_at(folder: &Dir) -> Result<Option<Vec<u8>>, Errno> {
-    use rustix::fs::{FileType, ResolveFlags};
-    use std::io::Read as _;
-    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_XDEV;
-    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
-    let fd = match rustix::fs::openat2(folder, layout::VOL_DATA, flags, Mode::empty(), resolve) {
-        Ok(fd) => fd,
-        Err(Errno::NOENT) => return Ok(None),
-        Err(error) => return Err(error),
-    };
-    if FileType::from_raw_mode(rustix::fs::fstat(&fd)?.st_mode) != FileType::RegularFile {
-        return Err(Errno::INVAL);
-    }
-    // Nearly all files fit, and are read at once then.
-    let mut text = Vec::with_capacity(1024);
-    let read = std::fs::File::from(fd).take(MAX_BYTES).read_to_end(&mut text);
-    read.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
-    Ok(Some(text))
+    crate::foreign::read_at(folder, Path::new(layout::VOL_DATA))
 }
 
 /// Removes the file, and one that a crash left half-made, from a folder relative to the node root.

@@ -1,5 +1,6 @@
 //! The table: what each of these plugins is called, where it mounts, and what paths and mounts tell of its volumes.
 
+use refloat_record::VolumeMode;
 use serde_json::{Value, json};
 
 use super::Instead::{self, Csi, Later, Other};
@@ -221,11 +222,12 @@ pub(super) const KINDS: &[Kind] = &[
     Kind {
         name: "kubernetes.io/azure-disk",
         source: "azureDisk",
-        // The global path has a checksum of the URI, and `m` for a managed disk.
+        // The global path has a checksum of the URI, and `m` for a managed disk; that of a block volume has the name.
         fields: fields!("azureDisk": "diskName" "diskURI" "kind" "cachingMode" "fsType" "readOnly"),
         supports: has!(azure_disk),
         instead: Csi("disk.csi.azure.com"),
         tell: |seen| match seen.global {
+            Some(name) if seen.found.mode == VolumeMode::Block => told([("diskName", name.into())]),
             Some(name) if name.starts_with('m') => told([("kind", "Managed".into())]),
             _ => Told::new(),
         },

@@ -115,8 +115,8 @@ impl Fc {
 pub(crate) fn aws(rest: &str) -> Option<String> {
     match *rest.split('/').collect::<Vec<_>>().as_slice() {
         [id] if id != "aws" => Some(id.to_owned()),
-        ["aws", id] => Some(format!("aws:///{id}")),
-        ["aws", zone, id] => Some(format!("aws://{zone}/{id}")),
+        ["aws" | "aws:", id] => Some(format!("aws:///{id}")),
+        ["aws" | "aws:", zone, id] => Some(format!("aws://{zone}/{id}")),
         _ => None,
     }
 }

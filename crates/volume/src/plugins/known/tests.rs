@@ -228,3 +228,69 @@ fn every_kind_lists_what_it_tells() {
         }
     }
 }
+
+/// A block volume's map path tells the disk, its symlink's name the `PersistentVolume`.
+#[test]
+fn block_volumes_are_told_from_their_map_paths() {
+    let of = |plugin: &str, map: Option<&str>| {
+        let name = PluginName::new(format!("kubernetes.io/{plugin}")).unwrap();
+        let path = match map {
+            Some(map) => format!("{ROOT}/plugins/kubernetes.io/{plugin}/volumeDevices/{map}/u"),
+            None => format!("{ROOT}/pods/u/volumeDevices/{}/pv", name.escaped()),
+        };
+        let (table, memo) = (MountTable::from_mountinfo(b"").0, LayoutMemo::default());
+        let mode = VolumeMode::Block;
+        let found =
+            FoundVolume { folder: "pv", mode, path: Path::new(&path), table: &table, memo: &memo, foreign: None };
+        let plugins = Plugins::builtin();
+        let plugin = plugins.by_name(&name).unwrap();
+        let RebuiltSpec::PersistentVolume(spec) = plugin.from_layout(found).unwrap().spec else {
+            panic!("{plugin:?}: only a PersistentVolume can be a block volume");
+        };
+        assert_eq!((&spec["metadata"]["name"], &spec["spec"]["volumeMode"]), (&json!("pv"), &json!("Block")));
+        (spec["spec"].clone(), plugin.device_of(found))
+    };
+    for (plugin, map, field, source, own) in [
+        (
+            "iscsi",
+            "iface-default/h-1:3260-iqn.a-lun-2",
+            "iscsi",
+            json!({ "targetPortal": "h-1:3260", "iqn": "iqn.a", "lun": 2, "iscsiInterface": "default" }),
+            Some("h-1:3260:iqn.a:2"),
+        ),
+        (
+            "fc",
+            "50060e801049cfd1-lun-0",
+            "fc",
+            json!({ "targetWWNs": ["50060e801049cfd1"], "lun": 0 }),
+            Some("[50060e801049cfd1]:0"),
+        ),
+        ("rbd", "p-image-i", "rbd", json!({ "pool": "p", "image": "i" }), Some("p:i")),
+        ("gce-pd", "pd-1", "gcePersistentDisk", json!({ "pdName": "pd-1" }), Some("pd-1")),
+        (
+            "aws-ebs",
+            "aws:/eu-1a/vol-1",
+            "awsElasticBlockStore",
+            json!({ "volumeID": "aws://eu-1a/vol-1" }),
+            Some("aws://eu-1a/vol-1"),
+        ),
+        ("azure-disk", "disk-1", "azureDisk", json!({ "diskName": "disk-1" }), None),
+        ("cinder", "8f3c", "cinder", json!({ "volumeID": "8f3c" }), Some("8f3c")),
+        (
+            "vsphere-volume",
+            "[ds 1] vm/d.vmdk",
+            "vsphereVolume",
+            json!({ "volumePath": "[ds 1] vm/d.vmdk" }),
+            Some("[ds 1] vm/d.vmdk"),
+        ),
+    ] {
+        let (spec, device) = of(plugin, Some(map));
+        assert_eq!(spec[field], source, "{plugin}");
+        let device = device.unwrap();
+        let path = Path::new(ROOT).join(format!("plugins/kubernetes.io/{plugin}/volumeDevices/{map}"));
+        assert_eq!((device.path, device.volume_name.as_deref()), (path, own), "{plugin}");
+        // Where nothing tells the map path, nothing is made up: the kubelet would call an FC volume `["."]`.
+        let (spec, device) = of(plugin, None);
+        assert_eq!((&spec[field], device), (&json!({}), None), "{plugin}");
+    }
+}

@@ -48,7 +48,9 @@ pub(super) fn rebuild(kind: &'static Kind, found: FoundVolume<'_>) -> Rebuilt {
 /// Names what was told and what was not.
 pub(super) fn put_together(kind: &Kind, folder: &str, mut told: Told, seen: &Seen<'_>) -> Rebuilt {
     let name = (kind.spec_name)(folder);
-    let persistent = name.filter(|name| !kind.inline_only && is_of_persistent_volume(name));
+    let mode = seen.found.mode;
+    let persistent =
+        name.filter(|name| mode == VolumeMode::Block || !kind.inline_only && is_of_persistent_volume(name));
     let writable = seen.mount.is_some_and(|mount| !mount.read_only());
     let lost = |field: &Field| !(told.contains_key(field.name()) || field.name() == "readOnly" && writable);
     let fields: Vec<&Field> = kind.fields.iter().filter(|field| lost(field)).collect();
@@ -56,7 +58,7 @@ pub(super) fn put_together(kind: &Kind, folder: &str, mut told: Told, seen: &See
     if let Some(name) = persistent {
         let of_source = fields.iter().map(|field| field.persistent);
         let lost = LOST_OF_PERSISTENT_VOLUME.into_iter().chain(of_source).collect();
-        let spec = rebuilt_persistent_volume(name, kind.source, &Value::Object(told), VolumeMode::Filesystem);
+        let spec = rebuilt_persistent_volume(name, kind.source, &Value::Object(told), mode);
         return rebuilt(RebuiltSpec::PersistentVolume(spec), lost);
     }
     let doubt = (!kind.inline_only).then_some("persistentVolume");
