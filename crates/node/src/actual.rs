@@ -170,6 +170,8 @@ pub struct ActualDevice {
     pub users: Vec<PodUid>,
     /// Every other mount point that shows the same file system and root, or a part of it, and is no known pod's.
     pub other_references: Vec<PathBuf>,
+    /// What was concluded from, a sentence each.
+    pub evidence: Vec<String>,
     /// Hands off, as for volumes.
     pub conflict: Option<String>,
     /// What needs attention.

@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 use refloat_mount::{MountTable, TableError};
 use refloat_record::{BootId, Loaded, OpenError, PodUid};
-use refloat_volume::{ForeignFile, Host, Problem, layout};
+use refloat_volume::{ForeignFile, ForeignRecord, Host, Problem, layout};
 
 pub use block::{Blocks, Loops, MapPlace};
 pub(crate) use walk::open as open_beneath;
@@ -29,6 +29,8 @@ pub struct Tree {
     pub global_folders: Vec<PathBuf>,
     /// Other programs' files beside global mounts that no record is of, by the folder that they are in.
     pub foreign: BTreeMap<PathBuf, ForeignFile>,
+    /// Other programs' files about volumes outside the pods' folders, sorted by path.
+    pub records: Vec<ForeignRecord>,
     /// What block volumes leave outside the pods' folders.
     pub blocks: Blocks,
     /// What could not be listed (a file where a folder should be, no permission).
@@ -50,6 +52,8 @@ pub struct PodTree {
     pub sub_paths: Vec<PathBuf>,
     /// Names below `plugins/kubernetes.io~empty-dir/` that have a `ready` marker.
     pub ready: Vec<String>,
+    /// Other programs' files beside its volumes' folders.
+    pub records: Vec<ForeignRecord>,
     /// Anything else in the pod's folder, relative to it.
     pub other: Vec<PathBuf>,
     /// Whether a file that is no marker lies anywhere in it outside the volumes' own folders; none if that was not
@@ -67,6 +71,7 @@ impl PodTree {
             volume_devices: vec![],
             sub_paths: vec![],
             ready: vec![],
+            records: vec![],
             other: vec![],
             files: None,
         }
@@ -84,6 +89,8 @@ pub struct VolumeFolder {
     pub is_dir: bool,
     /// What it says, if it is a symlink in `volumeDevices`.
     pub link: Option<PathBuf>,
+    /// The path in `/dev` that this leads to, if it leads there and this is the machine that it is about.
+    pub link_device: Option<PathBuf>,
     /// Whether it has anything in it; none if that was not looked at (a mount point). In a CSI volume's folder count the
     /// files in `mount` and those that are nobody's.
     pub empty: Option<bool>,
@@ -156,6 +163,9 @@ impl<'a> Gather<'a> {
             let folders = &tree.global_folders;
             let beside = scope.spawn(|| inside::beside_stages(&self.host.root, folders, &records.records));
             inside::look(&self.host.root, &mut tree.pods, &records.records, &table);
+            if self.saved.is_none() {
+                tree.pods.iter_mut().for_each(block::resolve_links);
+            }
             joined(beside)
         });
         let missing_drivers = match self.saved {
@@ -180,6 +190,9 @@ impl<'a> Gather<'a> {
         if let Some(fresh) = &mut fresh {
             let of_pod = inside::volumes_of(&evidence.records.records, pod);
             inside::look(&self.host.root, std::slice::from_mut(fresh), of_pod, &evidence.table);
+            if self.saved.is_none() {
+                block::resolve_links(fresh);
+            }
         }
         let place = tree.pods.binary_search_by(|p| p.path.cmp(&PathBuf::from(format!("pods/{pod}"))));
         match (place, fresh) {
@@ -195,10 +208,11 @@ impl<'a> Gather<'a> {
     /// Lists the global folders and the loop devices anew, after something was done to a device or block volume.
     pub fn devices_again(self, evidence: &mut Evidence) {
         if let Some(tree) = &mut evidence.tree {
-            tree.global_folders = walk::global_folders(&self.host.root, &mut tree.problems);
+            let global = walk::global_folders(&self.host.root, &mut tree.problems);
+            (tree.global_folders, tree.records) = (global.folders, global.records);
             tree.foreign = inside::beside_stages(&self.host.root, &tree.global_folders, &evidence.records.records);
             tree.problems.retain(|p| p.code != "LoopDevicesUnknown");
-            tree.blocks = block::look(&self.host.root, self.saved.is_some(), &mut tree.problems);
+            tree.blocks = block::look(&self.host.root, global.maps, self.saved.is_some(), &mut tree.problems);
         }
     }
 

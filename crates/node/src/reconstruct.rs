@@ -7,6 +7,7 @@
 mod block;
 mod by_driver;
 mod devices;
+mod foreign;
 mod leftovers;
 mod mounts;
 mod stages;
@@ -41,9 +42,12 @@ pub fn reconstruct(evidence: &Evidence, plugins: &Plugins) -> Actual {
     // The one kind of plugin whose folders tell more than its mounts.
     let folders = evidence.tree.iter().flat_map(|tree| &tree.global_folders);
     let memo = LayoutMemo::new(folders.filter(|folder| folder.starts_with(layout::FLEX_VOLUME)).cloned());
-    let context = Context { evidence, plugins, mounts, checkpoints, unreadable, loops, memo };
+    let foreign = foreign::ForeignIndex::new(evidence);
+    let mut context = Context { evidence, plugins, mounts, checkpoints, unreadable, loops, memo, foreign };
 
     let found = volumes::find(&context);
+    context.foreign.note_shared(&found);
+    let context = context;
     let mut leftovers = found.leftovers;
     let mut volumes = on_two_threads(&found.volumes, |found| volumes::conclude(&context, found));
     let order = |a: &ActualVolume, b: &ActualVolume| (&a.key, &a.path).cmp(&(&b.key, &b.path));
@@ -93,6 +97,7 @@ struct Context<'e> {
     unreadable: HashMap<&'e RecordKey, (RecordState, Problem)>,
     loops: block::LoopIndex<'e>,
     memo: LayoutMemo,
+    foreign: foreign::ForeignIndex<'e>,
 }
 
 /// From this many volumes on, two threads conclude: a thread costs about as much as concluding thirty.

@@ -323,6 +323,7 @@ pub(crate) mod arbitrary {
                 name: name.into(),
                 is_dir: is_dir || name != "w",
                 link: (!is_dir).then(|| if name == "v" { "/etc" } else { "/dev/sdb" }.into()),
+                link_device: None,
                 empty,
                 foreign: None,
             },

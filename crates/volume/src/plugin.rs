@@ -312,6 +312,12 @@ pub trait Plugin: Send + Sync + std::fmt::Debug {
         None
     }
 
+    /// The fields of the source of the volume whose global path ends in this, as far as that tells them.
+    fn device_fields(&self, rest: &str, mode: VolumeMode) -> serde_json::Map<String, serde_json::Value> {
+        let _ = (rest, mode);
+        serde_json::Map::new()
+    }
+
     /// The spec name of the volume whose folder is called so; none if that does not tell it.
     fn spec_name<'f>(&self, folder: &'f str) -> Option<&'f str> {
         Some(folder)

@@ -54,6 +54,7 @@ impl World {
             name: "v".into(),
             is_dir: true,
             link: None,
+            link_device: None,
             empty: self.contents.map(|c| c.what == What::Empty),
             foreign: None,
         };

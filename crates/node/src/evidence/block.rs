@@ -81,16 +81,19 @@ impl<'p> MapPlace<'p> {
 }
 
 /// Looks for both; without loop devices, if those of this machine say nothing about the root: one that was saved.
-pub(super) fn look(root: &NodeRoot, saved: bool, problems: &mut Vec<Problem>) -> Blocks {
-    let mut blocks = Blocks::default();
+/// `maps` is what is in the map folders that are called after devices.
+pub(super) fn look(root: &NodeRoot, maps: Vec<PathBuf>, saved: bool, problems: &mut Vec<Problem>) -> Blocks {
+    let mut blocks = Blocks { maps, ..Blocks::default() };
+    let of_pod = |path: &PathBuf| path.to_str().is_some_and(|path| layout::map_file(path).is_some());
+    blocks.maps.retain(of_pod);
     for (top, between, _) in PLACES {
         for volume in folders(root, Path::new(top)) {
             let folder = if between.is_empty() { volume } else { volume.join(between) };
             let entries = root.list(&folder).ok().flatten().unwrap_or_default();
-            blocks.maps.extend(entries.into_iter().map(|entry| folder.join(entry.name)));
+            let files = entries.into_iter().map(|entry| folder.join(entry.name));
+            blocks.maps.extend(files.filter(|path| MapPlace::of(path).is_some()));
         }
     }
-    blocks.maps.retain(|path| MapPlace::of(path).is_some());
     blocks.maps.sort_unstable();
     for volume in folders(root, Path::new(PUBLISHED)) {
         let entries = root.list(&volume).ok().flatten().unwrap_or_default();
@@ -128,6 +131,26 @@ pub(super) fn read_links(root: &NodeRoot, pod: &mut super::PodTree) {
             _ => None,
         };
     }
+}
+
+/// Where the symlinks of block volumes lead, if that is below `/dev`: nowhere else is anything asked, since it may not
+/// answer.
+pub(super) fn resolve_links(pod: &mut super::PodTree) {
+    for folder in &mut pod.volume_devices {
+        folder.link_device = folder.link.as_deref().and_then(below_dev);
+    }
+}
+
+/// The end of a chain of symlinks below `/dev`, none of which leads out of it.
+fn below_dev(path: &Path) -> Option<PathBuf> {
+    use rustix::fs::{Mode, OFlags, ResolveFlags};
+    let rest = path.strip_prefix("/dev").ok()?;
+    let dev = rustix::fs::open("/dev", OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()).ok()?;
+    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_XDEV | ResolveFlags::NO_MAGICLINKS;
+    let node = rustix::fs::openat2(&dev, rest, OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), resolve).ok()?;
+    let fd = std::os::fd::AsRawFd::as_raw_fd(&node);
+    let end = std::fs::read_link(format!("/proc/self/fd/{fd}")).ok()?;
+    end.starts_with("/dev").then_some(end)
 }
 
 #[cfg(test)]

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 use refloat_mount::NodeRoot;
 use refloat_record::PodUid;
-use refloat_volume::{Problem, layout};
+use refloat_volume::{ForeignForm, ForeignRecord, Problem, foreign, layout};
 use rustix::fs::{FileType, Mode, OFlags, RawDir, ResolveFlags};
 use rustix::io::Errno;
 
@@ -118,11 +118,14 @@ pub(super) struct Walk<'p> {
     lister: Lister,
     root: &'p Path,
     problems: Vec<Problem>,
+    records: Vec<ForeignRecord>,
+    /// What is in global map folders that are called after devices.
+    pub(super) maps: Vec<PathBuf>,
 }
 
 impl Walk<'_> {
     fn new(root: &NodeRoot) -> Walk<'_> {
-        Walk { lister: Lister::new(), root: root.path(), problems: vec![] }
+        Walk { lister: Lister::new(), root: root.path(), problems: vec![], records: vec![], maps: vec![] }
     }
 
     /// Lists a folder; what cannot be listed is a problem and empty.
@@ -134,6 +137,20 @@ impl Walk<'_> {
                 None
             }
         }
+    }
+
+    /// Reads another program's file in an open folder, if it is one by its name. `path` is the folder's.
+    pub(super) fn record(&mut self, folder: impl AsFd, entry: &Entry, path: &Path) -> bool {
+        let Some((form, _)) = entry.text().and_then(ForeignForm::of_name) else { return false };
+        self.records.extend(foreign::look_for(folder, entry.path(), path.join(entry.path()), form));
+        true
+    }
+
+    /// Reads the file that a plugin keeps in each of its global folders. `path` is the folder's, `name` its name in the
+    /// open one.
+    pub(super) fn record_in(&mut self, at: impl AsFd, name: &Path, path: &Path, form: ForeignForm) {
+        let Some(file) = form.in_global_folder() else { return };
+        self.records.extend(foreign::look_for(at, &name.join(file), path.join(file), form));
     }
 
     fn unreadable_name(&mut self, rel: &Path) {
@@ -157,6 +174,7 @@ impl Walk<'_> {
                 _ => pod.other.push(child.path().to_path_buf()),
             }
         }
+        pod.records = std::mem::take(&mut self.records);
         Some(pod)
     }
 
@@ -181,11 +199,15 @@ impl Walk<'_> {
                 if text.starts_with(refloat_volume::block::TEMPORARY) {
                     continue;
                 }
+                if name.kind != FileType::Directory && self.record(&dir, &name, &path) {
+                    continue;
+                }
                 found.push(VolumeFolder {
                     plugin: plugin_text.to_owned(),
                     name: text.to_owned(),
                     is_dir: is_dir(&dir, &name),
                     link: None,
+                    link_device: None,
                     empty: None,
                     foreign: None,
                 });
@@ -265,9 +287,9 @@ pub(super) fn is_dir(at: impl AsFd, entry: &Entry) -> bool {
 /// Everything below the root that volumes can be in.
 pub(super) fn tree(root: &NodeRoot, saved: bool) -> Tree {
     let mut walk = Walk::new(root);
-    let global_folders = global_folders(root, &mut walk.problems);
-    let blocks = super::block::look(root, saved, &mut walk.problems);
-    let mut tree = Tree { global_folders, blocks, ..Tree::default() };
+    let GlobalTree { folders, records, maps } = global_folders(root, &mut walk.problems);
+    let blocks = super::block::look(root, maps, saved, &mut walk.problems);
+    let mut tree = Tree { global_folders: folders, records, blocks, ..Tree::default() };
     let listed = root.open_dir(Path::new(layout::PODS)).map(|dir| {
         dir.map(|dir| {
             walk.lister.entries(&dir).map(|entries| (dir, entries)).map_err(|e| (e, root.path().join("pods")))
@@ -326,8 +348,18 @@ pub(super) fn pod(root: &NodeRoot, pod: &PodUid, problems: &mut Vec<Problem>) ->
     found
 }
 
-/// The folders that global mounts stand in, below `plugins/`.
-pub(super) fn global_folders(root: &NodeRoot, problems: &mut Vec<Problem>) -> Vec<PathBuf> {
+/// What is below `plugins/`.
+pub(super) struct GlobalTree {
+    /// The folders that global mounts stand in, and global map folders.
+    pub(super) folders: Vec<PathBuf>,
+    /// Other programs' files.
+    pub(super) records: Vec<ForeignRecord>,
+    /// What is in global map folders that are called after devices.
+    pub(super) maps: Vec<PathBuf>,
+}
+
+/// Looks for folders of global mounts, and for files about volumes, below `plugins/`.
+pub(super) fn global_folders(root: &NodeRoot, problems: &mut Vec<Problem>) -> GlobalTree {
     let mut walk = Walk::new(root);
     let mut found = vec![];
     let top = Path::new("plugins/kubernetes.io");
@@ -352,7 +384,8 @@ pub(super) fn global_folders(root: &NodeRoot, problems: &mut Vec<Problem>) -> Ve
     found.sort_unstable();
     walk.problems.retain(|p| p.code != "NotAFolder");
     problems.extend(walk.problems);
-    found
+    walk.records.sort_unstable_by(|a, b| a.path.cmp(&b.path));
+    GlobalTree { folders: found, records: walk.records, maps: walk.maps }
 }
 
 impl Walk<'_> {

@@ -72,6 +72,7 @@ fn tree(table: &MountTable, file: Option<&ForeignFile>) -> Tree {
                         name: (*name).to_owned(),
                         is_dir: true,
                         link: None,
+                        link_device: None,
                         empty: None,
                         foreign: file.filter(|_| *plugin == layout::CSI_FOLDER).cloned(),
                     });

@@ -44,6 +44,7 @@ fn ideal(actual: &mut Actual, desired: &Desired, input: &mut PlanInput, operatio
                 record_state: RecordState::Ok,
                 record: Some(record),
                 users: vec![],
+                evidence: vec![],
                 other_references: vec![],
                 conflict: None,
                 problems: vec![],

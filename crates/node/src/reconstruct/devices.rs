@@ -16,7 +16,8 @@ use refloat_volume::layout::GlobalPath;
 use refloat_volume::{ForeignFile, Presence, Problem, RebuiltDevice, Recorded as RecordOf, layout};
 
 use super::by_driver::{self, Recorded};
-use super::mounts::{Match, seen, told};
+use super::foreign as foreign_files;
+use super::mounts::{Match, seen, shown, told};
 use super::volumes::stale;
 use super::{Context, Mounts};
 use crate::evidence::MapPlace;
@@ -84,7 +85,7 @@ pub(super) fn conclude(context: &Context<'_>, volumes: &[ActualVolume]) -> (Vec<
             continue;
         }
         last = Some(point.as_os_str());
-        if point.strip_prefix(root).ok().and_then(MapPlace::of).is_some() {
+        if point.strip_prefix(root).ok().is_some_and(is_map) {
             // A block volume's.
             continue;
         }
@@ -149,6 +150,11 @@ fn global(rel: &Path) -> Option<(GlobalPath<'_>, RelPath)> {
     Some((path, RelPath::new(text).ok()?))
 }
 
+/// Whether a device is bound there for a pod.
+fn is_map(rel: &Path) -> bool {
+    MapPlace::of(rel).is_some() || rel.to_str().is_some_and(|rel| layout::map_file(rel).is_some())
+}
+
 fn with_record(context: &Context<'_>, record: &DeviceMount) -> ActualDevice {
     let path = record.device_mount_path.below(context.mounts.root);
     let same_boot = record.boot_id == context.evidence.boot_id;
@@ -165,6 +171,13 @@ fn with_record(context: &Context<'_>, record: &DeviceMount) -> ActualDevice {
         record: Some(record.clone()),
         users: vec![],
         other_references: vec![],
+        evidence: vec![
+            "record: there".into(),
+            match stack.last() {
+                Some(top) => format!("mount table: {}, {} layer(s)", shown(*top), stack.len()),
+                None => "mount table: nothing at its path".into(),
+            },
+        ],
         conflict: None,
         problems: vec![],
     };
@@ -212,6 +225,8 @@ fn without_record(context: &Context<'_>, global: &GlobalPath<'_>, rel: RelPath) 
     let stack = context.mounts.stack(&path);
     let folder = layout::csi_data_folder(rel.as_path());
     let foreign = folder.and_then(|folder| context.evidence.tree.as_ref()?.foreign.get(&folder));
+    let files = context.foreign.of_folder(rel.as_path());
+    let bound = bound_for(context, &path, global);
     let by_name = context.plugins.by_name(&plugin);
     let rebuilt: Option<Result<RebuiltDevice, String>> =
         foreign.and_then(|foreign| by_name?.device_from_foreign(&rel, foreign));
@@ -234,10 +249,35 @@ fn without_record(context: &Context<'_>, global: &GlobalPath<'_>, rel: RelPath) 
         Some(why)
     } else if unique_name.is_none() {
         Some("its unique volume name cannot be told".to_owned())
+    } else if global.mode == VolumeMode::Block && plugin.as_str() != layout::CSI {
+        let needs = needs.unwrap_or("it is a block volume's, which this version cannot undo without a record");
+        Some(format!("the device at {} stays: {needs}", path.display()))
     } else {
         needs.map(|needs| format!("the device at {} stays: {needs}", path.display()))
     };
     let mut problems: Vec<_> = lost.map(|(_, p)| p.clone()).into_iter().collect();
+    let fields = by_name.map(|plugin| plugin.device_fields(global.rest, global.mode)).unwrap_or_default();
+    let who = format!("the device at {}", path.display());
+    let mut evidence = device_evidence(&stack, &bound, foreign);
+    for file in files {
+        match &file.says {
+            Ok(says) => {
+                evidence.push(format!("{}: {says}", file.path.display()));
+                for why in foreign_files::of_path(file, &fields) {
+                    evidence.push(format!("contradiction: {why}"));
+                    problems.push(foreign_files::contradicts(&who, &why));
+                }
+            }
+            Err(why) => {
+                evidence.push(format!("{}: {why}", file.path.display()));
+                problems.push(foreign_files::damaged(&who, file, why));
+            }
+        }
+    }
+    if !fields.is_empty() {
+        let fields: Vec<String> = fields.iter().map(|(field, value)| format!("{field} {value}")).collect();
+        evidence.push(format!("path: {}", fields.join(", ")));
+    }
     if !stack.is_empty() && problems.is_empty() && provider_info.is_none() {
         problems.push(Problem::new(
             "RecordMissing",
@@ -245,7 +285,8 @@ fn without_record(context: &Context<'_>, global: &GlobalPath<'_>, rel: RelPath) 
             "It stays while anything uses it.",
         ));
     }
-    if let (Some(_), Some(why)) = (needs, &conflict) {
+    let stays = needs.is_some() || global.mode == VolumeMode::Block && plugin.as_str() != layout::CSI;
+    if let (true, Some(why)) = (stays, &conflict) {
         problems.push(Problem::new(
             "DeviceNotUndone",
             why,
@@ -254,16 +295,16 @@ fn without_record(context: &Context<'_>, global: &GlobalPath<'_>, rel: RelPath) 
     }
     if let Some(plugin) = by_name {
         let recorded = RecordOf { provider_info: provider_info.as_ref(), ..RecordOf::default() };
-        let who = format!("the device at {}", path.display());
         problems.extend(by_driver::missing(context, plugin, Some(recorded), &who));
     }
-    let record_state = match (lost, foreign) {
-        (Some((state, _)), _) => *state,
-        (None, None) => RecordState::Missing,
-        (None, Some(ForeignFile::Good(_))) => RecordState::Foreign,
-        (None, Some(ForeignFile::Bad { .. })) => RecordState::Damaged,
+    let kept = foreign.is_some_and(|file| file.good().is_some()) || files.iter().any(|file| file.says.is_ok());
+    let record_state = match lost {
+        Some((state, _)) => *state,
+        None if kept => RecordState::Foreign,
+        None if foreign.is_some() || !files.is_empty() => RecordState::Damaged,
+        None => RecordState::Missing,
     };
-    let state = match (stack.is_empty(), foreign) {
+    let state = match (stack.is_empty() && bound.iter().all(|(_, mounted)| !mounted), foreign) {
         (false, _) => VolumeState::Mounted,
         // Its driver may have staged it without a mount.
         (true, Some(_)) => VolumeState::Uncertain,
@@ -292,11 +333,55 @@ fn without_record(context: &Context<'_>, global: &GlobalPath<'_>, rel: RelPath) 
         state,
         record_state,
         record,
-        users: vec![],
+        users: bound.into_iter().map(|(pod, _)| pod).collect(),
         other_references: vec![],
+        evidence,
         conflict,
         problems,
     }
+}
+
+/// The pods that a block device has a file or a mount for in its global map folder, and whether it is a mount.
+fn bound_for(context: &Context<'_>, path: &Path, global: &GlobalPath<'_>) -> Vec<(PodUid, bool)> {
+    if global.mode != VolumeMode::Block || global.plugin.as_str() == layout::CSI {
+        return vec![];
+    }
+    let root = context.mounts.root;
+    let maps = context.evidence.tree.as_ref().map_or(&[][..], |tree| &tree.blocks.maps);
+    let folder = path.strip_prefix(root).unwrap_or(path);
+    // Sorted.
+    let from = maps.partition_point(|map| map.as_path() < folder);
+    let files = maps[from..].iter().take_while(|map| map.starts_with(folder)).map(|rel| root.join(rel));
+    let mounts = context.mounts.table.under(path).map(|mount| mount.point().to_path_buf());
+    let mut found: Vec<(PodUid, bool)> = files
+        .chain(mounts)
+        .filter(|point| point.parent() == Some(path))
+        .filter_map(|point| {
+            let pod = PodUid::new(point.file_name()?.to_str()?).ok()?;
+            Some((pod, context.mounts.table.at(&point).is_some()))
+        })
+        .collect();
+    found.sort_unstable();
+    found.dedup();
+    found
+}
+
+fn device_evidence(stack: &[Mount<'_>], bound: &[(PodUid, bool)], foreign: Option<&ForeignFile>) -> Vec<String> {
+    let mut evidence = vec!["record: none".to_owned()];
+    evidence.push(match stack.last() {
+        Some(top) => format!("mount table: {}, {} layer(s)", shown(*top), stack.len()),
+        None => "mount table: nothing at its path".into(),
+    });
+    for (pod, mounted) in bound {
+        let what = if *mounted { "the device is bound" } else { "a file is there, and nothing is bound over it" };
+        evidence.push(format!("map folder: {what} for pod {pod}"));
+    }
+    match foreign {
+        None => {}
+        Some(ForeignFile::Good(data)) => evidence.push(format!("{}: {data}", layout::VOL_DATA)),
+        Some(ForeignFile::Bad { why }) => evidence.push(format!("{}: {why}", layout::VOL_DATA)),
+    }
+    evidence
 }
 
 fn users_by_record(context: &Context<'_>, devices: &mut [ActualDevice], volumes: &[ActualVolume]) {

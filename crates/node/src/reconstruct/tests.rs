@@ -52,6 +52,7 @@ impl World {
             name: name.to_owned(),
             is_dir: true,
             link: None,
+            link_device: None,
             empty,
             foreign: None,
         };

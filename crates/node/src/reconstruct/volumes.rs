@@ -13,7 +13,7 @@ use refloat_volume::{Problem, layout};
 use super::Context;
 use crate::{ActualVolume, ReconstructionResult, SubPathSeen, VolumeState};
 
-pub(super) use find::{Found, find, stale};
+pub(super) use find::{AllFound, Found, find, stale};
 
 /// What was concluded on the way; becomes an [`ActualVolume`].
 struct Conclusion {
@@ -25,6 +25,8 @@ struct Conclusion {
     evidence: Vec<String>,
     problems: Vec<Problem>,
     stray_files: bool,
+    /// Whether another program has a file about it that can be used.
+    kept: bool,
 }
 
 /// Concludes what one volume is.

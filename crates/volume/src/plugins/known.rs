@@ -118,6 +118,10 @@ impl Plugin for Known {
     fn device_name(&self, rest: &str) -> Option<String> {
         (self.0.device_name)(rest)
     }
+
+    fn device_fields(&self, rest: &str, mode: VolumeMode) -> serde_json::Map<String, serde_json::Value> {
+        told::by_global_path(self.0, rest, mode)
+    }
 }
 
 fn capabilities(attachable: bool, device_mountable: bool, presence: Presence) -> Capabilities {

@@ -1,8 +1,8 @@
 //! Brings together what records, folders and mounts say of each volume.
 
 use std::borrow::Cow;
-use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 
 use refloat_record::{PodUid, PodVolume, Record, RelPath, VolumeMode};
@@ -125,11 +125,20 @@ fn map_paths<'e>(context: &Context<'e>, all: &mut AllFound<'e>) {
     let files = context.evidence.tree.iter().flat_map(|tree| &tree.blocks.maps).map(std::path::PathBuf::as_path);
     let plugins = root.join(layout::PLUGINS);
     let mounts = context.mounts.table.under(&plugins).filter_map(|mount| mount.point().strip_prefix(root).ok());
+    let mut unnamed: BTreeMap<(&'e str, String), Vec<&'e Path>> = BTreeMap::new();
     for path in files.chain(mounts) {
-        let Some(place) = MapPlace::of(path) else { continue };
-        if let Some(found) = all.at(place.pod, place.plugin, place.name, VolumeMode::Block) {
-            found.map = Some(path);
+        if let Some(place) = MapPlace::of(path) {
+            if let Some(found) = all.at(place.pod, place.plugin, place.name, VolumeMode::Block) {
+                found.map = Some(path);
+            }
+        } else if let Some((global, pod)) = path.to_str().and_then(layout::map_file) {
+            unnamed.entry((pod, global.plugin.escaped())).or_default().push(path);
         }
+    }
+    for ((pod, plugin), mut maps) in unnamed {
+        maps.sort_unstable();
+        maps.dedup();
+        match_maps(context, all, pod, &plugin, maps);
     }
     // What a driver published is its pod's, also if nothing of that is left where the pod sees it.
     let files = context.evidence.tree.iter().flat_map(|tree| &tree.blocks.published).map(std::path::PathBuf::as_path);
@@ -140,6 +149,80 @@ fn map_paths<'e>(context: &Context<'e>, all: &mut AllFound<'e>) {
         if let Some(found) = all.at(place.pod, place.plugin, place.name, VolumeMode::Block) {
             found.published = true;
         }
+    }
+}
+
+/// Gives each of these files and mounts, all of one plugin and pod, to the volume of which it is: by the device that is bound
+/// there and that the volume's symlink leads to; else to the only one there is, if nothing contradicts that. What is
+/// mounted of the rest is a leftover.
+fn match_maps<'e>(context: &Context<'e>, all: &mut AllFound<'e>, pod: &str, plugin: &str, maps: Vec<&'e Path>) {
+    let of_pod = |found: &Found<'_>| {
+        found.mode == VolumeMode::Block && found.record.is_none() && found.pod.as_str() == pod && found.plugin == plugin
+    };
+    let mut volumes: Vec<(usize, Option<Origin<'e>>)> = vec![];
+    for (index, found) in all.volumes.iter().enumerate().filter(|(_, found)| of_pod(found)) {
+        volumes.push((index, found.folder.and_then(|folder| Origin::of_link(context, folder))));
+    }
+    let mut rest = vec![];
+    for map in maps {
+        let bound = Origin::of_mount(context, &context.mounts.root.join(map));
+        let mut same = volumes.iter().enumerate().filter(|(_, (_, link))| bound.is_some() && *link == bound);
+        match (same.next(), same.next()) {
+            (Some((place, _)), None) => {
+                let (index, _) = volumes.remove(place);
+                all.volumes[index].map = Some(map);
+            }
+            _ => rest.push((map, bound)),
+        }
+    }
+    if let ([(map, bound)], [(index, link)]) = (rest.as_slice(), volumes.as_slice())
+        && (bound.is_none() || link.is_none() || bound == link)
+    {
+        all.volumes[*index].map = Some(map);
+        return;
+    }
+    for (map, _) in rest.into_iter().filter(|(_, bound)| bound.is_some()) {
+        let point = context.mounts.root.join(map);
+        let problem = Problem::new(
+            "BlockMapLeft",
+            format!(
+                "a device is bound at {} for pod {pod}, and no block volume of the pod is known to be it",
+                point.display()
+            ),
+            "Look who has the device open; unmount it by hand when nobody does.",
+        );
+        let problems = vec![problem];
+        all.leftovers.push(Leftover {
+            path: point,
+            kind: LeftoverKind::StaleMount,
+            pod: None,
+            mounted: true,
+            problems,
+        });
+    }
+}
+
+/// Which file of which file system a device node is.
+#[derive(PartialEq)]
+struct Origin<'e> {
+    device: refloat_mount::Device,
+    root: Cow<'e, Path>,
+}
+
+impl<'e> Origin<'e> {
+    /// What is bound there.
+    fn of_mount(context: &Context<'e>, point: &Path) -> Option<Self> {
+        let top = context.mounts.table.at(point)?;
+        Some(Self { device: top.device(), root: Cow::Borrowed(top.root()) })
+    }
+
+    /// Where the symlink of a block volume leads, by the mount that covers that path. Only `/dev` is known to have no
+    /// symlinks besides those that were looked at.
+    fn of_link(context: &Context<'e>, folder: &'e VolumeFolder) -> Option<Self> {
+        let end = folder.link_device.as_deref().or(folder.link.as_deref()).filter(|end| end.starts_with("/dev"))?;
+        let cover = context.mounts.table.covering(end)?;
+        let root = cover.root().join(end.strip_prefix(cover.point()).ok()?);
+        Some(Self { device: cover.device(), root: Cow::Owned(root) })
     }
 }
 
@@ -251,6 +334,21 @@ impl<'e> Found<'e> {
             .cmp(&(&b.pod, b.name))
             .then_with(|| a.plugin.bytes().map(unescaped).cmp(b.plugin.bytes().map(unescaped)))
             .then_with(|| a.mode.cmp(&b.mode))
+    }
+
+    /// The name of its plugin's folder.
+    pub(in crate::reconstruct) fn plugin_folder(&self) -> &str {
+        &self.plugin
+    }
+
+    /// The name of its own folder.
+    pub(in crate::reconstruct) fn folder_name(&self) -> &'e str {
+        self.name
+    }
+
+    /// Its pod.
+    pub(in crate::reconstruct) fn pod_uid(&self) -> &PodUid {
+        &self.pod
     }
 
     /// The folder that the layout gives it, if its names make a path at all.

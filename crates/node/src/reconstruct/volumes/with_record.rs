@@ -42,6 +42,7 @@ pub(super) fn conclude(context: &Context<'_>, found: &Found<'_>, record: &PodVol
         evidence: vec![format!("record: {} of {} boot", record.plugin, if same_boot { "this" } else { "another" })],
         problems: vec![],
         stray_files: false,
+        kept: false,
     };
     c.evidence.push(match stack.last() {
         Some(top) => format!("mount table: {}, {} layer(s)", shown(*top), stack.len()),

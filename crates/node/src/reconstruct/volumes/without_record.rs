@@ -7,12 +7,13 @@ use refloat_record::{
     PluginName, PodRef, PodVolume, RecordKey, RecordedBlock, RelPath, SpecName, Verbatim, VolumeMode,
 };
 use refloat_volume::{
-    ForeignFile, FoundVolume, Plugin, Presence, Problem, Rebuilt, RebuiltSpec, Reconstruction, Recorded, layout,
+    ForeignFile, ForeignRecord, FoundVolume, Plugin, Presence, Problem, RebuiltSpec, Reconstruction, Recorded, layout,
 };
 
 use super::super::Context;
 use super::super::block::{Link, Objects};
 use super::super::devices::LOCAL;
+use super::super::foreign::{self, Told};
 use super::super::mounts::{seen, shown, told};
 use super::{Conclusion, Found, Who, cannot_block, unknown_plugin, unrecorded_sub_path};
 use crate::{ActualVolume, ReconstructionResult, RecordState, VolumeKey, VolumeState};
@@ -45,13 +46,6 @@ pub(super) fn conclude(context: &Context<'_>, found: &Found<'_>) -> ActualVolume
         context.evidence.tree.as_ref()?.foreign.get(&folder)
     });
     let foreign = found.folder.and_then(|folder| folder.foreign.as_ref()).or(beside.flatten());
-    let record_state = match (lost, foreign) {
-        (Some((state, _)), _) => *state,
-        (None, None) => RecordState::Missing,
-        (None, Some(ForeignFile::Good(_))) => RecordState::Foreign,
-        (None, Some(ForeignFile::Bad { .. })) => RecordState::Damaged,
-    };
-
     let rel = found.rel();
     let is_csi = plugin_name.as_str() == layout::CSI && found.mode == VolumeMode::Filesystem;
     let rel = rel.and_then(|rel| if is_csi { rel.join(layout::CSI_MOUNT).ok() } else { Some(rel) });
@@ -74,6 +68,7 @@ pub(super) fn conclude(context: &Context<'_>, found: &Found<'_>) -> ActualVolume
         evidence: vec![format!("record: {}", if lost.is_some() { "there, but it cannot be used" } else { "none" })],
         problems: lost.map(|(_, problem)| problem.clone()).into_iter().collect(),
         stray_files: false,
+        kept: false,
     };
     c.evidence.push(match stack.last() {
         Some(top) => format!("mount table: {}, {} layer(s)", shown(*top), stack.len()),
@@ -93,7 +88,7 @@ pub(super) fn conclude(context: &Context<'_>, found: &Found<'_>) -> ActualVolume
     }
     c.evidence.push(format!("folders: {}", if found.folder.is_some() { "there" } else { "not there" }));
 
-    let seen_of_it = at.as_deref().map(|path| {
+    let seen_of_it = at.as_deref().or(path.as_deref()).map(|path| {
         let (folder, mode, table) = (found.name, found.mode, context.mounts.table);
         FoundVolume { folder, mode, path, table, memo: &context.memo, foreign }
     });
@@ -101,13 +96,24 @@ pub(super) fn conclude(context: &Context<'_>, found: &Found<'_>) -> ActualVolume
         .filter(|p| p.capabilities().reconstruction != Reconstruction::UnmountOnly)
         .and_then(|p| p.from_layout(seen_of_it?));
     let device = plugin.filter(|_| valid).and_then(|p| p.device_of(seen_of_it?));
+    let volume_name = rebuilt.as_ref().and_then(|r| r.volume_name.clone());
+    let own_provider_info = rebuilt.as_ref().and_then(|r| r.provider_info.clone());
+    let from = device.as_ref().and_then(|device| device.path.strip_prefix(root).ok());
+    let files = context.foreign.of_volume(&found.pod, &found.plugin, found.name, found.mode, from, &mut c.evidence);
+    let rebuilt = c.merge(rebuilt.map(Told::from), &files, plugin, found, &who);
+    c.kept = foreign.is_some_and(|file| file.good().is_some()) || files.iter().any(|file| file.says.is_ok());
+    let record_state = match lost {
+        Some((state, _)) => *state,
+        None if c.kept => RecordState::Foreign,
+        None if foreign.is_some() || !files.is_empty() => RecordState::Damaged,
+        None => RecordState::Missing,
+    };
     // Where its own file is lost, the device that it was bound from tells whose it is.
     let by_stage = if is_csi && rebuilt.is_none() { super::super::stages::of_mount(context, &stack) } else { None };
     let unique_name = plugin.filter(|_| valid).and_then(|p| {
         let pod = PodRef { uid: found.pod.clone(), namespace: String::new(), name: String::new() };
         if plugin_name.as_str() == layout::CSI {
-            let shared = rebuilt.as_ref().and_then(|r| r.volume_name.as_deref());
-            let shared = shared.or(by_stage.as_ref().map(|stage| stage.volume_name.as_str()));
+            let shared = volume_name.as_deref().or(by_stage.as_ref().map(|stage| stage.volume_name.as_str()));
             match shared {
                 Some(name) => layout::unique_name_of_device(&plugin_name, name).ok(),
                 // An inline volume is its pod's own.
@@ -137,8 +143,7 @@ pub(super) fn conclude(context: &Context<'_>, found: &Found<'_>) -> ActualVolume
     if c.stray_files && plugin.is_some_and(by_mount) {
         c.conflict.get_or_insert_with(|| "its folder holds files, which a mount would hide".into());
     }
-    let provider_info = rebuilt.as_ref().and_then(|r| r.provider_info.clone());
-    let provider_info = provider_info.or(by_stage.map(|stage| stage.provider_info));
+    let provider_info = own_provider_info.or(by_stage.map(|stage| stage.provider_info));
     if let Some(plugin) = plugin {
         let recorded = Recorded { provider_info: provider_info.as_ref(), ..Recorded::default() };
         c.problems.extend(super::super::by_driver::missing(context, plugin, Some(recorded), &who.to_string()));
@@ -244,13 +249,46 @@ impl Conclusion {
         }
     }
 
+    /// Takes what other programs' files say into what paths and mounts told.
+    fn merge(
+        &mut self,
+        rebuilt: Option<Told>,
+        files: &[&ForeignRecord],
+        plugin: Option<&dyn Plugin>,
+        found: &Found<'_>,
+        who: &Who<'_>,
+    ) -> Option<Told> {
+        let name = plugin.and_then(|plugin| plugin.spec_name(found.name)).unwrap_or(found.name);
+        let mut told = rebuilt;
+        for file in files {
+            match &file.says {
+                Ok(says) => {
+                    self.evidence.push(format!("{}: {says}", file.path.display()));
+                    told = match told {
+                        Some(told) => Some(told.merge(file, name, found.mode)),
+                        None => foreign::alone(file, name, found.mode),
+                    };
+                }
+                Err(why) => {
+                    self.evidence.push(format!("{}: {why}", file.path.display()));
+                    self.problems.push(foreign::damaged(&who.to_string(), file, why));
+                }
+            }
+        }
+        for why in told.iter().flat_map(|told| &told.contradictions) {
+            self.evidence.push(format!("contradiction: {why}"));
+            self.problems.push(foreign::contradicts(&who.to_string(), why));
+        }
+        told
+    }
+
     #[allow(clippy::too_many_arguments)] // what is known of one volume without a record
     fn judge_without_record(
         &mut self,
         found: &Found<'_>,
         plugin: Option<&dyn Plugin>,
         plugin_name: &PluginName,
-        rebuilt: Option<&Rebuilt>,
+        rebuilt: Option<&Told>,
         stack: &[Mount<'_>],
         who: &Who<'_>,
         valid: bool,
@@ -269,8 +307,7 @@ impl Conclusion {
             self.state = VolumeState::Mounted;
             self.reason = "it is in the mount table; no record tells more".into();
             // Another program that keeps it has a file about it.
-            let kept = found.folder.and_then(|f| f.foreign.as_ref()).is_some_and(|f| f.good().is_some());
-            if self.problems.is_empty() && !kept {
+            if self.problems.is_empty() && !self.kept {
                 self.problems.push(Problem::new(
                     "RecordMissing",
                     format!("{who}: it is mounted, and no record tells what it is"),
@@ -287,8 +324,7 @@ impl Conclusion {
             return;
         };
         if let Some(rebuilt) = rebuilt {
-            let lost = rebuilt.lost.iter().map(|field| (*field).to_owned()).collect();
-            self.reconstruction = ReconstructionResult::Partial { lost };
+            self.reconstruction = ReconstructionResult::Partial { lost: rebuilt.lost.clone() };
         }
         if found.mode == VolumeMode::Block {
             if !plugin.capabilities().block {

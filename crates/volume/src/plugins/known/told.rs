@@ -1,6 +1,8 @@
 //! Puts a spec together from what was told.
 
-use refloat_mount::Mount;
+use std::path::Path;
+
+use refloat_mount::{Mount, MountTable};
 use refloat_record::VolumeMode;
 use serde_json::{Map, Value};
 
@@ -8,7 +10,7 @@ use super::global_of;
 use super::kinds::{Field, Kind};
 use super::names::is_of_persistent_volume;
 use crate::plugins::{LOST_OF_PERSISTENT_VOLUME, rebuilt_persistent_volume};
-use crate::{FoundVolume, Rebuilt, RebuiltSpec};
+use crate::{FoundVolume, LayoutMemo, Rebuilt, RebuiltSpec};
 
 /// What a plugin looks at to tell its fields.
 #[derive(Debug, Clone, Copy)]
@@ -43,6 +45,15 @@ pub(super) fn rebuild(kind: &'static Kind, found: FoundVolume<'_>) -> Rebuilt {
     let global = global.as_ref().map(|(_, rest)| rest.as_str());
     let seen = Seen { found, mount: found.table.at(found.path), global };
     put_together(kind, found.folder, (kind.tell)(&seen), &seen)
+}
+
+/// What a global path alone tells, without what it tells to be absent.
+pub(super) fn by_global_path(kind: &'static Kind, rest: &str, mode: VolumeMode) -> Told {
+    let (table, memo) = (MountTable::default(), LayoutMemo::default());
+    let found = FoundVolume { folder: "", mode, path: Path::new(""), table: &table, memo: &memo, foreign: None };
+    let mut told = (kind.tell)(&Seen { found, mount: None, global: Some(rest) });
+    told.retain(|_, value| !value.is_null());
+    told
 }
 
 /// Names what was told and what was not.
