@@ -1,9 +1,11 @@
 //! What the fuzz targets check. [`manifest`]: any bytes are manifests or a reason why not, and any manifests are resolved, the same
 //! way each time and to nothing outside the pods' folders, never with a panic. [`foreign()`]: any mount table and any
-//! other program's file are a node, reconstructed the same way each time and without losing a volume. Called by the targets
+//! other program's file are a node, reconstructed the same way each time and without losing a volume. [`foreign_file()`]: any
+//! text of any form of such a file is merged or refused, never with a password in what is concluded. Called by the targets
 //! in `fuzz/` and, with the corpus that is kept there, by the tests below.
 
 mod foreign;
+mod foreign_file;
 
 use std::collections::BTreeSet;
 
@@ -14,6 +16,7 @@ use crate::sources::manifests::{FileState, Folder, ParsedFile, read_file};
 use crate::{Desired, DesiredPod, Wanted, desired::resolve};
 
 pub use foreign::foreign;
+pub use foreign_file::foreign_file;
 
 const FILE: &str = "fuzz.yaml";
 
@@ -97,6 +100,11 @@ mod tests {
     #[test]
     fn seeds_of_manifest() {
         refloat_test_support::corpus(env!("CARGO_MANIFEST_DIR"), "manifest", super::manifest);
+    }
+
+    #[test]
+    fn seeds_of_foreign_file() {
+        refloat_test_support::corpus(env!("CARGO_MANIFEST_DIR"), "foreign_file", super::foreign_file);
     }
 
     #[test]

@@ -200,8 +200,9 @@ fn device(seen: &ActualDevice, view: &View, plan: &Plan) -> Subject {
     let mut what = vec![format!("A device of plugin {}, mounted once for all pods at {}.", out.plugin, out.path)];
     what.extend(out.device.as_ref().map(|d| format!("Its device node is {d}.")));
     what.extend(seen.mount.as_ref().map(mount_text));
-    let mut evidence: Vec<_> = seen.users.iter().map(|pod| format!("Pod {pod} uses it.")).collect();
-    evidence.extend(seen.other_references.iter().map(|p| format!("It is also mounted at {}.", path_text(p).0)));
+    let mut evidence = seen.evidence.clone();
+    evidence.extend(seen.users.iter().map(|pod| format!("users: pod {pod}")));
+    evidence.extend(seen.other_references.iter().map(|p| format!("mount table: also mounted at {}", path_text(p).0)));
     let wanted = if seen.users.is_empty() {
         "No pod is known to use it.".to_owned()
     } else {

@@ -78,6 +78,29 @@ fn tree(table: &MountTable, file: Option<&ForeignFile>) -> Tree {
                     });
                 }
             }
+            // What a symlink says cannot be in a mount table: all say the same.
+            ["pods", uid, "volumeDevices", plugin, name] => {
+                if PodUid::new(*uid).is_err() {
+                    continue;
+                }
+                let pod = pods.entry((*uid).to_owned()).or_insert_with(|| PodTree::new(uid.as_ref()));
+                if !pod.volume_devices.iter().any(|v| v.plugin == *plugin && v.name == *name) {
+                    pod.volume_devices.push(VolumeFolder {
+                        plugin: (*plugin).to_owned(),
+                        name: (*name).to_owned(),
+                        is_dir: false,
+                        link: Some("/dev/sdb".into()),
+                        link_device: Some("/dev/sdb".into()),
+                        empty: None,
+                        foreign: None,
+                    });
+                }
+            }
+            _ if layout::map_file(rel).is_some() => {
+                let path = PathBuf::from(rel);
+                tree.global_folders.extend(path.parent().map(Path::to_path_buf));
+                tree.blocks.maps.push(path);
+            }
             _ if layout::global_path(rel).is_some() => {
                 let path = PathBuf::from(rel);
                 if let (Some(file), Some(folder)) = (file, layout::csi_data_folder(&path)) {
@@ -90,9 +113,12 @@ fn tree(table: &MountTable, file: Option<&ForeignFile>) -> Tree {
     }
     tree.global_folders.sort_unstable();
     tree.global_folders.dedup();
+    tree.blocks.maps.sort_unstable();
+    tree.blocks.maps.dedup();
     tree.pods = pods.into_values().collect();
     for pod in &mut tree.pods {
         pod.volumes.sort_unstable();
+        pod.volume_devices.sort_unstable();
     }
     tree
 }
