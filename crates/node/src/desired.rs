@@ -1,6 +1,6 @@
 //! The desired state of the world: what the pods want.
 
-mod claims;
+pub(crate) mod claims;
 mod expand;
 mod resolve;
 #[cfg(test)]

@@ -11,6 +11,7 @@
 //! [`Manager`] drives the loop. Start reading at [`actual`].
 
 pub mod actual;
+pub mod agent;
 pub mod clean;
 pub mod desired;
 pub mod evidence;

@@ -47,6 +47,7 @@ pub(crate) fn volume_record(uid: &str, plugin: &str, name: &str, boot_id: &str) 
         confirmed: false,
         boot_id: boot(boot_id),
         provider_info: None,
+        lost: vec![],
     }
 }
 

@@ -152,4 +152,8 @@ pub struct PodVolume {
     /// What the plugin wrote to find its way back. The core never reads it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub provider_info: Option<Verbatim>,
+    /// What nobody could tell when the record was written of a volume that somebody else set up: field paths of its spec
+    /// (`emptyDir.sizeLimit`), or `volume` if nothing of the spec is known. Empty where the record has all.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub lost: Vec<String>,
 }

@@ -37,6 +37,7 @@ pub(crate) fn volume(uid: &str, name: &str, text: &str) -> Record {
         confirmed: false,
         boot_id: BootId::new("b0").unwrap(),
         provider_info: None,
+        lost: vec![],
     })
 }
 
@@ -179,6 +180,7 @@ pub(crate) fn any_record() -> impl Strategy<Value = Record> {
                 confirmed: flag,
                 boot_id,
                 provider_info: other,
+                lost: vec![],
             }),
         }
     })

@@ -81,6 +81,7 @@ fn pod_volume() -> Record {
         confirmed: false,
         boot_id: BootId::new("2c1f6c9e-0d5f-4f0e-8a8e-2f6f0a3f9b11").unwrap(),
         provider_info: Some(verbatim(r#"{"z":[1,null]}"#)),
+        lost: vec![],
     })
 }
 

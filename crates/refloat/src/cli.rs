@@ -119,6 +119,11 @@ pub(crate) enum Command {
     ///
     /// SIGTERM and SIGINT stop it in order and leave every volume mounted.
     Node(NodeArgs),
+    /// Run beside a kubelet: write a record for every volume as it appears, and keep the records current
+    ///
+    /// After any restart of kubelet, agent or node the records tell what every leftover is. It sleeps until the mount table or
+    /// a folder of a pod changes. SIGTERM and SIGINT end it; it changes no volume.
+    Agent(AgentArgs),
     /// Look at the record store
     #[command(subcommand)]
     Record(RecordCommand),
@@ -340,6 +345,15 @@ pub(crate) struct NodeArgs {
     /// Write no records: what that costs is measured against this. Volumes are forgotten by a restart.
     #[arg(long, hide = true)]
     pub(crate) without_records: bool,
+}
+
+/// Arguments of `agent`.
+#[derive(Debug, Args)]
+pub(crate) struct AgentArgs {
+    /// How long nothing must have changed on the node before it is looked at: a kubelet does several things in a row
+    #[arg(long, env = "REFLOAT_REST", value_name = "DURATION", default_value = "300ms",
+          value_parser = crate::duration::parse)]
+    pub(crate) rest: std::time::Duration,
 }
 
 /// The commands of `record`.

@@ -1,5 +1,6 @@
 //! One module a command.
 
+mod agent;
 mod clean;
 mod completion;
 mod demo;
@@ -28,6 +29,7 @@ pub(crate) fn run(command: &Command, settings: &Settings) -> Result<Done, Failur
         Command::Release(args) => release::run(args, settings),
         Command::Wait(args) => wait::run(args, settings),
         Command::Node(args) => node::run(args, settings),
+        Command::Agent(args) => agent::run(args, settings),
         Command::Record(command) => record::run(command, settings),
         Command::Doctor => doctor::run(settings),
         Command::Demo => demo::run(settings),

@@ -12,7 +12,7 @@ use crate::sources::manifests::ManifestObjects;
 ///
 /// # Source
 /// `ephemeral.VolumeClaimName` of `k8s.io/component-helpers/storage/ephemeral`: `<pod>-<volume>`.
-pub(super) fn claim_of(pod: &str, volume: &Volume) -> Option<(String, bool)> {
+pub(crate) fn claim_of(pod: &str, volume: &Volume) -> Option<(String, bool)> {
     if let Some(claim) = &volume.persistent_volume_claim {
         return Some((claim.claim_name.clone(), claim.read_only.unwrap_or(false)));
     }
@@ -152,7 +152,7 @@ pub(super) fn recorded(records: &[&PodVolume], volume: &str) -> Option<(Object<P
 ///
 /// # Source
 /// `MountOptionFromSpec` of `pkg/volume/util`: the old annotation, where it is set, replaces the field.
-pub(super) fn mount_options(volume: &PersistentVolume) -> Vec<String> {
+pub(crate) fn mount_options(volume: &PersistentVolume) -> Vec<String> {
     let annotation =
         volume.metadata.annotations.as_ref().and_then(|a| a.get("volume.beta.kubernetes.io/mount-options"));
     match annotation {

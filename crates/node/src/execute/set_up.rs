@@ -222,6 +222,7 @@ fn record_for(executor: &Executor, job: &Job, volume: &DesiredVolume) -> Result<
         confirmed: false,
         boot_id: executor.host.boot_id.clone(),
         provider_info: before.and_then(|r| r.provider_info.clone()),
+        lost: vec![],
     })
 }
 

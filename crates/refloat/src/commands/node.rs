@@ -84,7 +84,7 @@ fn once(
 }
 
 /// A stream that becomes readable at SIGTERM or SIGINT.
-fn stop_signals() -> Result<UnixStream, Failure> {
+pub(super) fn stop_signals() -> Result<UnixStream, Failure> {
     let (read, write) = UnixStream::pair().context("cannot make a pipe for signals")?;
     for signal in [rustix::process::Signal::TERM, rustix::process::Signal::INT] {
         let write = write.try_clone().context("cannot make a pipe for signals")?;

@@ -3,6 +3,7 @@
 //! Each test runs in a process of its own, in a private mount namespace: this program starts itself again for it.
 //! A test that cannot run here says `skipped: NAME: REASON` and passes.
 
+mod agent;
 mod browser;
 mod clean;
 mod failures;
@@ -27,6 +28,7 @@ type Test = fn(&mut Node) -> anyhow::Result<Verdict>;
 
 fn tests() -> Vec<(&'static str, Test)> {
     [
+        agent::TESTS,
         usage::TESTS,
         looking::TESTS,
         life::TESTS,

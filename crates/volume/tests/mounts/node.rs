@@ -322,6 +322,7 @@ impl<'n> Life<'n> {
             confirmed: false,
             boot_id: self.node.host.boot_id.clone(),
             provider_info: None,
+            lost: vec![],
         }
     }
 

@@ -17,7 +17,8 @@ use crate::{ActualVolume, ReconstructionResult, RecordState, SubPathSeen, Volume
 pub(super) fn conclude(context: &Context<'_>, found: &Found<'_>, record: &PodVolume) -> ActualVolume {
     let root = context.mounts.root;
     let plugin = context.plugins.by_name(&record.plugin);
-    let pod_name = Some((record.pod.namespace.clone(), record.pod.name.clone()));
+    // A record of what somebody else set up may not know its pod.
+    let pod_name = Some((record.pod.namespace.clone(), record.pod.name.clone())).filter(|(_, name)| !name.is_empty());
     let who = Who { pod: &record.pod.uid, pod_name: pod_name.as_ref(), name: found.name };
     let same_boot = record.boot_id == context.evidence.boot_id;
     let path = record.path.as_ref().map(|p| p.below(root));
@@ -38,7 +39,7 @@ pub(super) fn conclude(context: &Context<'_>, found: &Found<'_>, record: &PodVol
         reason: String::new(),
         ours: matches!(matched, Match::Ours | Match::Adopted),
         conflict: None,
-        reconstruction: ReconstructionResult::Full,
+        reconstruction: told(record),
         evidence: vec![format!("record: {} of {} boot", record.plugin, if same_boot { "this" } else { "another" })],
         problems: vec![],
         stray_files: false,
@@ -108,12 +109,21 @@ pub(super) fn conclude(context: &Context<'_>, found: &Found<'_>, record: &PodVol
         record_state: RecordState::Ok,
         record: Some(record.clone()),
         reconstruction: c.reconstruction,
-        spec_volume: Some(record.volume.clone()),
+        spec_volume: Some(record.volume.clone()).filter(|volume| volume.get() != "null"),
         spec_persistent_volume: record.persistent_volume.clone(),
         stray_files: c.stray_files,
         evidence: c.evidence,
         conflict: c.conflict,
         problems: c.problems,
+    }
+}
+
+/// How much of the spec the record has: all, unless it was written of a volume that somebody else set up.
+fn told(record: &PodVolume) -> ReconstructionResult {
+    match record.lost.as_slice() {
+        [] => ReconstructionResult::Full,
+        [all] if all == "volume" => ReconstructionResult::UnmountOnly,
+        lost => ReconstructionResult::Partial { lost: lost.to_vec() },
     }
 }
 

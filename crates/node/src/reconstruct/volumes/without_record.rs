@@ -193,6 +193,7 @@ pub(super) fn conclude(context: &Context<'_>, found: &Found<'_>) -> ActualVolume
         confirmed: false,
         boot_id: context.evidence.boot_id.clone(),
         provider_info,
+        lost: vec![],
     });
     ActualVolume {
         key,

@@ -1,0 +1,282 @@
+//! `refloat agent` beside a tree that somebody else makes.
+
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use rustix::mount::{UnmountFlags, unmount};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::{Value, json};
+
+use crate::node::{Node, mount_tmpfs};
+use crate::{Test, Verdict, pod};
+
+pub(crate) const TESTS: &[(&str, Test)] = &[
+    ("agent_records_what_appears_and_forgets_what_goes", comes_and_goes),
+    ("agent_keeps_what_a_torn_file_told", torn),
+    ("agent_takes_nothing_from_a_whole_record", whole),
+    ("agent_warns_of_mounts_inside_empty_dirs", nested),
+    ("agent_is_the_only_one", single),
+    ("agent_forgets_nothing_when_the_root_is_covered", covered),
+    ("agent_sleeps_and_stays_small", idle),
+];
+
+/// A running agent; killed when dropped.
+struct Agent {
+    child: Child,
+    log: PathBuf,
+}
+
+impl Agent {
+    fn start(node: &Node, more: &[&str]) -> Result<Self> {
+        let log = node.folder().join("agent.log");
+        let args = [&["agent", "-v", "--rest", "50ms"], more].concat();
+        let mut command = node.refloat(&args);
+        let file = std::fs::OpenOptions::new().create(true).append(true).open(&log)?;
+        let child = command.stdout(Stdio::null()).stderr(file).spawn().context("cannot start the agent")?;
+        let agent = Self { child, log };
+        agent.wait_for_line("the agent runs")?;
+        Ok(agent)
+    }
+
+    fn text(&self) -> String {
+        String::from_utf8_lossy(&std::fs::read(&self.log).unwrap_or_default()).into_owned()
+    }
+
+    fn wait_for_line(&self, part: &str) -> Result<()> {
+        until(|| Ok(self.text().lines().any(|line| line.contains(part))))
+            .with_context(|| format!("no line with {part:?} in\n{}", self.text()))
+    }
+
+    fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Ends it in order.
+    fn stop(mut self) -> Result<()> {
+        kill_process(Pid::from_child(&self.child), Signal::TERM)?;
+        let status = self.child.wait()?;
+        ensure!(status.code() == Some(0), "the agent ended with {status}\n{}", self.text());
+        Ok(())
+    }
+}
+
+impl Drop for Agent {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn until(mut is: impl FnMut() -> Result<bool>) -> Result<()> {
+    let end = Instant::now() + Duration::from_secs(20);
+    while !is()? {
+        ensure!(Instant::now() < end, "it did not come to be so");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    Ok(())
+}
+
+/// The records of volumes and devices, by name.
+fn records(node: &Node) -> Result<Vec<Value>> {
+    let listed = node.run(&["record", "list", "-o", "json"])?.expect(0)?.json()?;
+    let mut all = vec![];
+    for entry in listed["records"].as_array().context("no records")? {
+        let file = entry["file"].as_str().context("a record without a file")?;
+        all.push(node.run(&["record", "show", file, "-o", "json"])?.expect(0)?.json()?);
+    }
+    Ok(all)
+}
+
+fn record_of<'r>(records: &'r [Value], name: &str) -> Option<&'r Value> {
+    records.iter().find(|record| record["specName"] == *name)
+}
+
+/// How many record files there are.
+fn count(node: &Node) -> usize {
+    let folders = ["volumes", "devices"];
+    let names =
+        folders.iter().flat_map(|kind| std::fs::read_dir(node.state.join(kind)).into_iter().flatten().flatten());
+    names.filter(|entry| entry.file_name().to_string_lossy().ends_with(".json")).count()
+}
+
+/// A folder of a volume and the marker beside it.
+fn volume(node: &Node, pod: &str, plugin: &str, name: &str) -> Result<PathBuf> {
+    let path = node.root.join("pods").join(pod).join("volumes").join(plugin).join(name);
+    std::fs::create_dir_all(&path)?;
+    let marker = if plugin == "kubernetes.io~empty-dir" { name.to_owned() } else { format!("wrapped_{name}") };
+    let folder = node.root.join("pods").join(pod).join("plugins/kubernetes.io~empty-dir").join(marker);
+    std::fs::create_dir_all(&folder)?;
+    std::fs::write(folder.join("ready"), "")?;
+    Ok(path)
+}
+
+fn comes_and_goes(node: &mut Node) -> Result<Verdict> {
+    let agent = Agent::start(node, &[])?;
+    let secret = volume(node, "u1", "kubernetes.io~secret", "s")?;
+    mount_tmpfs(&secret, "1m")?;
+    let scratch = volume(node, "u1", "kubernetes.io~empty-dir", "scratch")?;
+    std::fs::write(scratch.join("file"), "the pod's")?;
+    until(|| Ok(count(node) == 2))?;
+    let known = records(node)?;
+    let record = record_of(&known, "s").context("no record of the secret")?;
+    ensure!(record["mount"]["fsType"] == "tmpfs" && record["pod"]["uid"] == "u1", "{record:#}");
+    let scan = node.run(&["scan", "-o", "json"])?.expect(0)?.json()?;
+    for volume in scan["volumes"].as_array().context("no volumes")? {
+        ensure!(volume["record"] == "Ok" && volume["state"] == "Mounted", "{volume:#}");
+        ensure!(volume["reconstruction"] == "Partial", "nobody told its whole spec: {volume:#}");
+    }
+    // Mounted anew meanwhile.
+    unmount(&secret, UnmountFlags::empty())?;
+    mount_tmpfs(&secret, "2m")?;
+    agent.wait_for_line("the record of a volume was brought up to date")?;
+    let scan = node.run(&["scan", "-o", "json"])?.expect(0)?.json()?;
+    ensure!(scan["summary"]["problems"] == json!({}), "{scan:#}");
+    // The secret goes; the emptyDir's content stays, and its record with it.
+    unmount(&secret, UnmountFlags::empty())?;
+    std::fs::remove_dir(&secret)?;
+    agent.wait_for_line("gone, and its record with it")?;
+    until(|| Ok(count(node) == 1))?;
+    agent.stop()?;
+    ensure!(scratch.join("file").exists(), "the agent removed a file");
+    // What happens while it is away is seen when it is back.
+    std::fs::remove_dir_all(node.root.join("pods/u1"))?;
+    let agent = Agent::start(node, &[])?;
+    until(|| Ok(count(node) == 0))?;
+    agent.stop()?;
+    Ok(Verdict::Passed)
+}
+
+/// A CSI volume as a kubelet has it.
+fn csi(node: &Node) -> Result<(PathBuf, PathBuf)> {
+    let folder = node.root.join("pods/u1/volumes/kubernetes.io~csi/pv");
+    let mount = folder.join("mount");
+    std::fs::create_dir_all(&mount)?;
+    let data = json!({
+        "attachmentID": "csi-1", "driverName": "d.test", "nodeName": "n", "specVolID": "pv", "volumeHandle": "h-1",
+        "volumeLifecycleMode": "Persistent",
+    });
+    std::fs::write(folder.join("vol_data.json"), data.to_string())?;
+    mount_tmpfs(&mount, "1m")?;
+    Ok((folder, mount))
+}
+
+fn torn(node: &mut Node) -> Result<Verdict> {
+    let agent = Agent::start(node, &[])?;
+    let (folder, mount) = csi(node)?;
+    until(|| Ok(count(node) == 1))?;
+    let before = records(node)?;
+    ensure!(before[0]["uniqueName"] == "kubernetes.io/csi/d.test^h-1", "{:#}", before[0]);
+    for (n, content) in [Some("{\"driv"), None].into_iter().enumerate() {
+        match content {
+            Some(content) => std::fs::write(folder.join("vol_data.json"), content)?,
+            None => std::fs::remove_file(folder.join("vol_data.json"))?,
+        }
+        // So that it looks again.
+        volume(node, "u2", "kubernetes.io~empty-dir", &format!("wake{n}"))?;
+        until(|| Ok(count(node) == 2 + n))?;
+        ensure!(record_of(&records(node)?, "pv") == Some(&before[0]), "the record changed: {:#?}", records(node)?);
+    }
+    let scan = node.run(&["scan", "-o", "json"])?.json()?;
+    let volumes = scan["volumes"].as_array().context("no volumes")?;
+    let of_csi = volumes.iter().find(|v| v["specName"] == "pv").context("no volume")?;
+    ensure!(of_csi["uniqueName"] == "kubernetes.io/csi/d.test^h-1" && of_csi["state"] == "Mounted", "{of_csi:#}");
+    unmount(&mount, UnmountFlags::empty())?;
+    std::fs::remove_dir_all(node.root.join("pods/u1"))?;
+    until(|| Ok(count(node) == 2))?;
+    agent.stop()?;
+    Ok(Verdict::Passed)
+}
+
+fn whole(node: &mut Node) -> Result<Verdict> {
+    node.apply(
+        "pod.yaml",
+        &pod("web", "[]", "  - {name: mem, emptyDir: {medium: Memory, sizeLimit: 1Mi}}\n  - {name: d, emptyDir: {}}\n"),
+    )?;
+    node.once()?.expect(0)?;
+    let before = records(node)?;
+    ensure!(before.iter().filter(|record| record["specName"].is_string()).count() == 2, "{before:#?}");
+    let agent = Agent::start(node, &[])?;
+    volume(node, "u2", "kubernetes.io~empty-dir", "more")?;
+    agent.wait_for_line("recorded")?;
+    let after = records(node)?;
+    for record in &before {
+        ensure!(after.contains(record), "{record:#} is not there any more: {after:#?}");
+    }
+    agent.stop()?;
+    Ok(Verdict::Passed)
+}
+
+fn nested(node: &mut Node) -> Result<Verdict> {
+    let agent = Agent::start(node, &[])?;
+    let scratch = volume(node, "u1", "kubernetes.io~empty-dir", "scratch")?;
+    let inside = scratch.join("inside");
+    std::fs::create_dir(&inside)?;
+    mount_tmpfs(&inside, "1m")?;
+    let shown = inside.display().to_string();
+    agent.wait_for_line(&format!("{shown} is mounted inside the emptyDir scratch of pod u1"))?;
+    volume(node, "u1", "kubernetes.io~empty-dir", "more")?;
+    until(|| Ok(count(node) == 2))?;
+    unmount(&inside, UnmountFlags::empty())?;
+    agent.wait_for_line("is not mounted inside the emptyDir scratch of pod u1 any more")?;
+    let told = agent.text().lines().filter(|line| line.contains("is mounted inside")).count();
+    ensure!(told == 1, "it was told {told} times\n{}", agent.text());
+    agent.stop()?;
+    Ok(Verdict::Passed)
+}
+
+fn single(node: &mut Node) -> Result<Verdict> {
+    let agent = Agent::start(node, &[])?;
+    let other = node.run(&["agent"])?.expect(1)?;
+    ensure!(other.stderr.contains("only one agent or manager may use a state folder"), "{}", other.stderr);
+    agent.stop()?;
+    Ok(Verdict::Passed)
+}
+
+fn covered(node: &mut Node) -> Result<Verdict> {
+    let agent = Agent::start(node, &[])?;
+    let secret = volume(node, "u1", "kubernetes.io~secret", "s")?;
+    mount_tmpfs(&secret, "1m")?;
+    until(|| Ok(count(node) == 1))?;
+    mount_tmpfs(&node.root, "1m")?;
+    agent.wait_for_line("is covered by another mount")?;
+    ensure!(count(node) == 1, "a record is gone");
+    unmount(&node.root, UnmountFlags::empty())?;
+    // A symlink in a pod's folder leads nowhere.
+    symlink("/", node.root.join("pods/u1/volumes/kubernetes.io~nfs"))?;
+    volume(node, "u2", "kubernetes.io~empty-dir", "more")?;
+    until(|| Ok(count(node) == 2))?;
+    agent.stop()?;
+    Ok(Verdict::Passed)
+}
+
+/// A number from `/proc/<pid>/status`.
+fn status(pid: u32, field: &str) -> Result<u64> {
+    let text = std::fs::read_to_string(Path::new("/proc").join(pid.to_string()).join("status"))?;
+    let line = text.lines().find_map(|line| line.strip_prefix(field)).context("no such field")?;
+    let number = line.trim_start_matches(':').split_whitespace().next().context("no number")?;
+    Ok(number.parse()?)
+}
+
+fn idle(node: &mut Node) -> Result<Verdict> {
+    for pod in 0..100 {
+        for name in 0..10 {
+            volume(node, &format!("u{pod}"), "kubernetes.io~empty-dir", &format!("v{name}"))?;
+        }
+    }
+    let agent = Agent::start(node, &[])?;
+    until(|| Ok(count(node) == 1000))?;
+    // Until it has come to rest.
+    std::thread::sleep(Duration::from_millis(500));
+    let switches = || status(agent.pid(), "voluntary_ctxt_switches");
+    let before = switches()?;
+    std::thread::sleep(Duration::from_secs(3));
+    ensure!(switches()? == before, "it woke up {} times in 3 s of idleness", switches()? - before);
+    // What it holds; of an unoptimized program's own pages there are more than a node would have.
+    let memory = status(agent.pid(), "RssAnon")?;
+    ensure!(memory < 14 * 1024, "it holds {memory} KiB at 1,000 volumes");
+    agent.stop()?;
+    Ok(Verdict::Passed)
+}
