@@ -116,6 +116,7 @@ fn a_record_of_a_device_is_found_by_its_path() {
         record: Some(device_record("other", BOOT)),
         users: vec![],
         other_references: vec![],
+        evidence: vec![],
         conflict: None,
         problems: vec![],
     };

@@ -116,7 +116,7 @@ fn agrees(node: &mut RealNode) -> Result<()> {
     }
     ensure!(ours == kubelets, "scan has {ours:?}, the kubelet {kubelets:?}");
     let nested = list(&scan, "volumes")?.iter().filter(|v| v["specName"] == "scratch");
-    let mut problems = nested.flat_map(|v| v["problems"].as_array()).flatten();
+    let mut problems = nested.filter_map(|v| v["problems"].as_array()).flatten();
     let bound = text(&web.bound)?;
     let told = problems.any(|p| p["code"] == "NestedMount" && p["message"].as_str().is_some_and(|m| m.contains(bound)));
     ensure!(told, "the bind inside the emptyDir is not told: {scan:#}");
