@@ -6,6 +6,7 @@
 mod block;
 pub(crate) mod drivers;
 mod global;
+mod hanging;
 mod inside;
 mod walk;
 
@@ -113,6 +114,8 @@ pub struct Evidence {
     pub tree: Option<Tree>,
     /// The CSI drivers that records know and that cannot be reached, by name, with since when (where that is known).
     pub missing_drivers: BTreeMap<String, Option<String>>,
+    /// Why file systems below the root do not answer, by device, as far as that can be told without asking them.
+    pub hanging: BTreeMap<refloat_mount::Device, String>,
 }
 
 /// Why evidence could not be gathered.
@@ -159,14 +162,16 @@ impl<'a> Gather<'a> {
         });
         let records = records.map_err(GatherError::Records)?;
         let table = table.map_err(GatherError::Table)?;
-        tree.foreign = std::thread::scope(|scope| {
+        let hanging;
+        (tree.foreign, hanging) = std::thread::scope(|scope| {
             let folders = &tree.global_folders;
+            let fuse = self.saved.is_none().then(|| scope.spawn(|| hanging::look(&table, self.host.root.path())));
             let beside = scope.spawn(|| inside::beside_stages(&self.host.root, folders, &records.records));
             inside::look(&self.host.root, &mut tree.pods, &records.records, &table);
             if self.saved.is_none() {
                 tree.pods.iter_mut().for_each(block::resolve_links);
             }
-            joined(beside)
+            (joined(beside), fuse.map(joined).unwrap_or_default())
         });
         let missing_drivers = match self.saved {
             None => drivers::missing(&records.records, &self.host.drivers),
@@ -180,6 +185,7 @@ impl<'a> Gather<'a> {
             table,
             tree: Some(tree),
             missing_drivers,
+            hanging,
         })
     }
 

@@ -8,6 +8,7 @@ mod block;
 mod by_driver;
 mod devices;
 mod foreign;
+pub(crate) mod hanging;
 mod leftovers;
 mod mounts;
 mod stages;
@@ -19,6 +20,7 @@ use refloat_record::{PodCheckpoint, PodUid, Record, RecordKey, UnreadableReason}
 use refloat_volume::{LayoutMemo, Plugins, Problem, layout};
 
 pub(crate) use devices::references;
+pub use hanging::problem as hanging_problem;
 pub(crate) use mounts::{Mounts, told};
 
 use crate::{Actual, ActualVolume, Evidence, RecordState};
@@ -54,13 +56,14 @@ pub fn reconstruct(evidence: &Evidence, plugins: &Plugins) -> Actual {
     if !volumes.is_sorted_by(|a, b| order(a, b).is_le()) {
         volumes.sort_unstable_by(order);
     }
-    let (devices, stale) = devices::conclude(&context, &volumes);
+    let (mut devices, stale) = devices::conclude(&context, &volumes);
     leftovers.extend(stale);
     let folders = leftovers::pod_folders(&context, &volumes, &leftovers);
     leftovers.extend(folders);
     leftovers.extend(block::loops_left(&context, &volumes));
     leftovers.sort_unstable_by(|a, b| (&a.pod, &a.path, a.kind).cmp(&(&b.pod, &b.path, b.kind)));
     leftovers.dedup();
+    hanging::tell(evidence, &context.mounts, &mut volumes, &mut devices, &mut leftovers);
 
     actual.volumes = volumes;
     actual.devices = devices;

@@ -127,6 +127,7 @@ pub(crate) fn world() -> crate::Actual {
         table: std::sync::Arc::new(refloat_mount::MountTable::from_mountinfo(lines.join("\n").as_bytes()).0),
         tree: Some(crate::Tree { pods: vec![pod("u4", true), pod("u5", false)], ..crate::Tree::default() }),
         missing_drivers: std::collections::BTreeMap::new(),
+        hanging: std::collections::BTreeMap::new(),
     };
     crate::reconstruct(&evidence, &refloat_volume::Plugins::builtin())
 }
@@ -383,6 +384,7 @@ pub(crate) mod arbitrary {
                 table: Arc::new(MountTable::from_mountinfo(&lines).0),
                 tree,
                 missing_drivers: std::collections::BTreeMap::new(),
+                hanging: std::collections::BTreeMap::new(),
             }
         })
     }

@@ -141,11 +141,17 @@ pub(crate) enum Command {
     },
     /// Print the version
     Version,
+    /// Ask file systems how full they are, for scan --usage
+    #[command(hide = true)]
+    UsageProbe,
 }
 
 /// Arguments of `scan`.
 #[derive(Debug, Args)]
 pub(crate) struct ScanArgs {
+    /// Ask each mounted volume's file system how full it is; one that does not answer within a second is named
+    #[arg(long, conflicts_with = "mountinfo")]
+    pub(crate) usage: bool,
     #[command(flatten)]
     pub(crate) sources: SourceArgs,
     #[command(flatten)]
@@ -168,7 +174,8 @@ pub(crate) struct SavedArgs {
 /// Arguments of `explain`.
 #[derive(Debug, Args)]
 pub(crate) struct ExplainArgs {
-    /// A pod (uid or namespace/name), a volume (uid/volume, its path, its unique name), a device or any path
+    /// A pod (uid or namespace/name), a volume (uid/volume, its path, its unique name), a device, a mount id
+    /// or any path
     pub(crate) target: String,
     #[command(flatten)]
     pub(crate) sources: SourceArgs,

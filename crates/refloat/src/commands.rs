@@ -35,5 +35,9 @@ pub(crate) fn run(command: &Command, settings: &Settings) -> Result<Done, Failur
         Command::Demo => demo::run(settings),
         Command::Completion { shell } => completion::run(*shell),
         Command::Version => version::run(settings),
+        Command::UsageProbe => {
+            crate::usage::probe().map_err(|error| Failure::message(error.to_string(), ""))?;
+            Ok(Done::attention_if(false))
+        }
     }
 }

@@ -1,7 +1,9 @@
 //! Collects all that is known of one volume, pod, device or path.
 
+use std::num::NonZeroU64;
 use std::path::Path;
 
+use refloat_mount::{Mount, UniqueMountId};
 use refloat_node::{ActualDevice, ActualVolume, Held, Leftover, Plan, PlanInput, VolumeKey, Wanted, plan};
 use refloat_record::PodUid;
 use refloat_volume::{Plugins, Problem};
@@ -61,7 +63,12 @@ impl Explanation {
 /// Explains what the user named; none if nothing is known by that name.
 pub(crate) fn explain(target: &str, view: &View) -> Option<Explanation> {
     let plan = plan(view.authority.desired(), &view.actual, &PlanInput::new(&Plugins::builtin()));
-    let mut subjects = Vec::new();
+    let asked = target;
+    let by_id = mount_of(target, view);
+    // What a mount is, is what its mount point is.
+    let point = by_id.and_then(|mount| mount.point().to_str());
+    let target = point.unwrap_or(target);
+    let mut subjects: Vec<Subject> = by_id.map(|mount| mount_itself(mount, view)).into_iter().collect();
     for seen in view.actual.volumes.iter().filter(|v| names_volume(target, v, view)) {
         subjects.push(volume(seen, view, &plan));
     }
@@ -75,7 +82,57 @@ pub(crate) fn explain(target: &str, view: &View) -> Option<Explanation> {
     if subjects.is_empty() {
         return None;
     }
-    Some(Explanation { api_version: "refloat.dev/v1", kind: "Explanation", target: target.into(), subjects })
+    Some(Explanation { api_version: "refloat.dev/v1", kind: "Explanation", target: asked.into(), subjects })
+}
+
+/// The mount with this id: the kernel's unique one, or the one that `findmnt -o ID` shows.
+fn mount_of<'v>(target: &str, view: &'v View) -> Option<Mount<'v>> {
+    let id: u64 = target.parse().ok()?;
+    if view.actual.volumes.iter().any(|volume| volume.key.pod.as_str() == target) {
+        return None;
+    }
+    let unique = NonZeroU64::new(id).and_then(|id| view.table.by_id(UniqueMountId(id)));
+    unique.or_else(|| view.table.by_short_id(u32::try_from(id).ok()?))
+}
+
+/// The mount as the table has it.
+fn mount_itself(mount: Mount<'_>, view: &View) -> Subject {
+    let point = path_text(mount.point()).0;
+    let stack = view.table.stack(mount.point());
+    let layer = stack.iter().position(|other| other.short_id() == mount.short_id()).map_or(1, |place| place + 1);
+    let unique = mount.id().map_or_else(String::new, |id| format!(", unique id {}", id.0));
+    let mut what = vec![
+        format!(
+            "A mount at {point}: {} from {:?} (root {}).",
+            mount.fs_type(),
+            mount.source(),
+            path_text(mount.root()).0
+        ),
+        format!("Its id is {}{unique}; it hangs on mount {}.", mount.short_id(), mount.parent_short_id()),
+    ];
+    if stack.len() > 1 {
+        what.push(format!("It is layer {layer} of {} at that path, counted from below.", stack.len()));
+    }
+    if mount.hidden() {
+        what.push("No path leads to it: another mount lies over a folder above.".into());
+    }
+    let same = view.table.same_root(mount.device(), mount.root());
+    let others = same.into_iter().filter(|other| other.short_id() != mount.short_id());
+    let mut evidence = vec![format!("mount table: options {}; file system {}", mount.options(), mount.fs_options())];
+    evidence.extend(others.map(|other| format!("mount table: the same is mounted at {}", path_text(other.point()).0)));
+    let below = mount.point().starts_with(&view.root);
+    Subject {
+        subject: format!("mount {}", mount.short_id()),
+        what,
+        wanted: if below { "What it is of is told below.".into() } else { "It is outside the node root.".into() },
+        evidence,
+        next: if below {
+            vec![]
+        } else {
+            vec![Step { decision: "HandsOff", reason: "it is not below the node root".into() }]
+        },
+        ..Subject::default()
+    }
 }
 
 /// Whether `path` is the target, lies below it, or the target lies below it. Both spellings of the root are understood.
@@ -107,6 +164,18 @@ fn names_volume(target: &str, seen: &ActualVolume, view: &View) -> bool {
         || seen.path.as_deref().is_some_and(|p| names_path(target, p, view))
         || seen.sub_paths.iter().any(|s| names_path(target, &s.path, view))
         || seen.record.as_ref().and_then(|r| r.host_path.as_deref()).is_some_and(|p| p == target)
+        || seen
+            .record
+            .as_ref()
+            .and_then(|r| r.block.as_ref())
+            .is_some_and(|block| names_path(target, &block.map_path.below(&view.root), view))
+        || target.starts_with("/dev/")
+            && (seen.device_path.as_deref() == Some(Path::new(target))
+                || seen.mount.as_ref().is_some_and(|mount| mount.source == target)
+                || seen
+                    .mount
+                    .as_ref()
+                    .is_some_and(|m| m.fs_type == "devtmpfs" && target == format!("/dev{}", m.root.display())))
 }
 
 fn names_device(target: &str, seen: &ActualDevice, view: &View) -> bool {

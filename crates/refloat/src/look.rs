@@ -2,13 +2,14 @@
 
 mod saved;
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use anyhow::Context;
 use jiff::Timestamp;
-use refloat_mount::{Kernel, NodeRoot, TableReader};
+use refloat_mount::{Kernel, MountTable, NodeRoot, TableReader};
 use refloat_node::{Actual, Answers, Desired, Evidence, Gather, VolumeKey, Wanted, ask_all, compare, reconstruct};
 use refloat_record::{BootId, Loaded, PodUid, Store};
 use refloat_volume::{Host, Plugins, Problem};
@@ -17,6 +18,7 @@ use crate::cli::{SavedArgs, SourceArgs};
 use crate::config::Settings;
 use crate::exit::Failure;
 use crate::sources;
+use crate::usage::Usage;
 use saved::{Saved, unknown_boot};
 
 /// What was seen on the node.
@@ -38,6 +40,10 @@ pub(crate) struct View {
     pub(crate) actual: Actual,
     /// Who says what is wanted.
     pub(crate) authority: Authority,
+    /// What is mounted.
+    pub(crate) table: Arc<MountTable>,
+    /// How full volumes are, by path, as far as that was asked.
+    pub(crate) usage: BTreeMap<PathBuf, Usage>,
 }
 
 /// Who says what is wanted.
@@ -182,6 +188,8 @@ pub(crate) fn look(settings: &Settings, sources: &SourceArgs, saved: &SavedArgs)
         scanned_at: Timestamp::now(),
         actual,
         authority,
+        table: evidence.table,
+        usage: BTreeMap::new(),
     })
 }
 

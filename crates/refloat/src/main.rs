@@ -13,6 +13,7 @@ mod logging;
 mod look;
 mod output;
 mod sources;
+mod usage;
 
 use std::process::ExitCode;
 

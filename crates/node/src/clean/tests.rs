@@ -66,6 +66,7 @@ impl World {
             table: std::sync::Arc::new(table),
             tree: Some(Tree { pods: vec![pod], ..Tree::default() }),
             missing_drivers: BTreeMap::new(),
+            hanging: std::collections::BTreeMap::new(),
         };
         let plugins = Plugins::builtin();
         let actual = reconstruct(&evidence, &plugins);

@@ -32,6 +32,7 @@ pub fn foreign(bytes: &[u8]) {
         table: Arc::new(table),
         tree: Some(tree),
         missing_drivers: BTreeMap::new(),
+        hanging: std::collections::BTreeMap::new(),
     };
     let plugins = Plugins::builtin();
     let actual = reconstruct(&evidence, &plugins);

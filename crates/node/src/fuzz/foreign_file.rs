@@ -78,5 +78,6 @@ fn node(record: ForeignRecord, plugin: &str, mounts: &str) -> Evidence {
         table: Arc::new(MountTable::from_mountinfo(mounts.as_bytes()).0),
         tree: Some(tree),
         missing_drivers: BTreeMap::new(),
+        hanging: std::collections::BTreeMap::new(),
     }
 }

@@ -27,6 +27,7 @@ impl World {
             table: Arc::new(table),
             tree: Some(Tree::default()),
             missing_drivers: std::collections::BTreeMap::new(),
+            hanging: std::collections::BTreeMap::new(),
         })
     }
 

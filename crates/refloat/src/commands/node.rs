@@ -79,6 +79,8 @@ fn once(
         scanned_at: Timestamp::now(),
         actual: outcome.actual,
         authority: Authority::Source(outcome.desired),
+        table: std::sync::Arc::default(),
+        usage: std::collections::BTreeMap::new(),
     };
     super::scan::print(&view, &problems, settings)
 }

@@ -6,6 +6,7 @@ use crate::exit::{Done, Failure};
 use crate::look::{View, look};
 use crate::output::node_volumes::NodeVolumes;
 use crate::output::{html, json, scan_table, table::Look, yaml};
+use crate::usage;
 
 use refloat_volume::Problem;
 
@@ -14,7 +15,10 @@ const BUFFER: usize = 64 * 1024;
 
 /// Runs the command.
 pub(crate) fn run(args: &ScanArgs, settings: &Settings) -> Result<Done, Failure> {
-    let view = look(settings, &args.sources, &args.saved)?;
+    let mut view = look(settings, &args.sources, &args.saved)?;
+    if args.usage {
+        usage::ask(&mut view);
+    }
     let done = print(&view, &[], settings);
     // The process ends: giving back the many small texts of a large node one by one would only take time.
     std::mem::forget(view);

@@ -16,6 +16,7 @@ use serde::Serialize;
 use super::path_text::path_or_problem;
 use crate::look::{Authority, View};
 use crate::sources::{self, SourceOut};
+use crate::usage::Usage;
 
 /// All that is on a node.
 #[derive(Debug, Serialize)]
@@ -68,6 +69,9 @@ pub(crate) struct Volume {
     pub(crate) wanted: &'static str,
     pub(crate) wanted_by: Option<String>,
     pub(crate) spec: Option<Spec>,
+    /// How full its file system is; only where that was asked.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) usage: Option<Usage>,
     pub(crate) problems: Vec<Problem>,
     /// Whether a person should look.
     #[serde(skip)]
@@ -194,6 +198,11 @@ impl NodeVolumes {
                 problems: BTreeMap::new(),
             },
         };
+        if !view.usage.is_empty() {
+            for (printed, seen) in this.volumes.iter_mut().zip(volumes) {
+                printed.usage = seen.path.as_ref().and_then(|path| view.usage.get(path)).copied();
+            }
+        }
         this.volumes.sort_by(|a, b| a.order().cmp(&b.order()));
         this.devices.sort_by(|a, b| (&a.unique_name, &a.path).cmp(&(&b.unique_name, &b.path)));
         this.leftovers.sort_by(|a, b| a.path.cmp(&b.path));
@@ -290,6 +299,7 @@ pub(crate) fn volume(seen: &ActualVolume, authority: &Authority) -> Volume {
         wanted: wanted_word,
         wanted_by,
         spec,
+        usage: None,
         problems,
         attention,
     }

@@ -6,6 +6,7 @@ use super::node_volumes::{NodeVolumes, Pod};
 use super::table::{Look, print, printable};
 use crate::exit::Failure;
 use crate::sources::SourceOut;
+use crate::usage::Usage;
 
 /// Prints what was seen as tables, with the problems below.
 pub(crate) fn scan(out: &mut impl Write, look: Look, seen: &NodeVolumes, wide: bool) -> Result<(), Failure> {
@@ -15,6 +16,10 @@ pub(crate) fn scan(out: &mut impl Write, look: Look, seen: &NodeVolumes, wide: b
     }
     if !seen.volumes.is_empty() {
         let mut header = vec!["POD", "VOLUME", "PLUGIN", "STATE", "RECORD", "RECONSTRUCTION", "WANTED"];
+        let used = seen.volumes.iter().any(|v| v.usage.is_some());
+        if used {
+            header.extend(["USED", "SIZE"]);
+        }
         if wide {
             header.extend(["FSTYPE", "SOURCE", "STACK", "WANTED-BY", "UID", "PATH"]);
         }
@@ -29,6 +34,10 @@ pub(crate) fn scan(out: &mut impl Write, look: Look, seen: &NodeVolumes, wide: b
                 v.reconstruction.into(),
                 v.wanted.into(),
             ];
+            if used {
+                let of = |bytes: fn(&Usage) -> u64| v.usage.as_ref().map_or_else(dash, |usage| size(bytes(usage)));
+                row.extend([of(|usage| usage.used_bytes), of(|usage| usage.total_bytes)]);
+            }
             if wide {
                 let mount = v.mount.as_ref();
                 row.extend([
@@ -100,6 +109,22 @@ fn problems(out: &mut impl Write, look: Look, seen: &NodeVolumes) -> Result<(), 
     Ok(out.flush()?)
 }
 
+/// Bytes in the largest unit of which there is at least one.
+fn size(bytes: u64) -> String {
+    let units = ["Ki", "Mi", "Gi", "Ti", "Pi", "Ei"];
+    let (mut whole, mut rest, mut unit) = (bytes, 0, "");
+    for next in units {
+        if whole < 1024 {
+            break;
+        }
+        (whole, rest, unit) = (whole / 1024, whole % 1024, next);
+    }
+    match rest * 10 / 1024 {
+        0 => format!("{whole}{unit}"),
+        tenths => format!("{whole}.{tenths}{unit}"),
+    }
+}
+
 fn dash() -> String {
     "-".into()
 }
@@ -119,4 +144,16 @@ fn volume_text(pod: &Pod, volume: Option<&String>, spec_name: &str) -> String {
 /// `kubernetes.io/empty-dir` as `empty-dir`; other vendors in full.
 fn short_plugin(plugin: &str) -> String {
     plugin.strip_prefix("kubernetes.io/").unwrap_or(plugin).to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn sizes_are_short() {
+        for (bytes, text) in
+            [(0, "0"), (1023, "1023"), (1024, "1Ki"), (1536, "1.5Ki"), (u64::MAX, "15.9Ei"), (5 << 30, "5Gi")]
+        {
+            assert_eq!(super::size(bytes), text);
+        }
+    }
 }

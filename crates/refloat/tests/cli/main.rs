@@ -9,6 +9,7 @@ mod clean;
 mod failures;
 mod foreign;
 mod hung;
+mod layouts;
 mod life;
 mod looking;
 mod node;
@@ -36,6 +37,7 @@ fn tests() -> Vec<(&'static str, Test)> {
         failures::TESTS,
         foreign::TESTS,
         hung::TESTS,
+        layouts::TESTS,
         page::TESTS,
         places::TESTS,
         records::TESTS,

@@ -54,6 +54,7 @@ fn node(mounts: &[&str], volumes: &[&str], files: &[(&str, ForeignForm, &str)]) 
         table: Arc::new(table),
         tree: Some(tree),
         missing_drivers: std::collections::BTreeMap::new(),
+        hanging: std::collections::BTreeMap::new(),
     };
     reconstruct(&evidence, &Plugins::builtin())
 }
