@@ -9,9 +9,10 @@ use std::io::{BufRead as _, BufReader, Write as _};
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
+use refloat_mount::{Kernel, Mount, TableReader};
 use refloat_node::hanging_problem;
 use serde::Serialize;
 
@@ -93,16 +94,12 @@ fn ask_of(paths: &[PathBuf]) -> Vec<Answer> {
         }
     });
     let end = Instant::now() + DEADLINE;
-    loop {
-        match receiver.recv_timeout(end.saturating_duration_since(Instant::now())) {
-            Ok(line) => {
-                if let Some((index, answer)) = parse(&line)
-                    && let Some(place) = answers.get_mut(index)
-                {
-                    *place = answer;
-                }
-            }
-            Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => break,
+    // Until all are answered and the child ends, or until the time is over.
+    while let Ok(line) = receiver.recv_timeout(end.saturating_duration_since(Instant::now())) {
+        if let Some((index, answer)) = parse(&line)
+            && let Some(place) = answers.get_mut(index)
+        {
+            *place = answer;
         }
     }
     // It may wait where no signal reaches it: nobody waits for it.
@@ -141,13 +138,13 @@ pub(crate) fn probe() -> std::io::Result<()> {
         .filter(|path| !path.is_empty())
         .map(|path| std::ffi::OsString::from_vec(path.to_vec()).into())
         .collect();
-    let table = refloat_mount::TableReader::new(refloat_mount::Kernel::detect()).read().ok();
+    let table = TableReader::new(Kernel::detect()).read().ok();
     let (mut local, mut others) = (vec![], BTreeMap::<_, Vec<(usize, PathBuf)>>::new());
     for (index, path) in paths.into_iter().enumerate() {
         let mount = table.as_ref().and_then(|table| table.at(&path));
         match mount.filter(|mount| LOCAL.contains(&&*mount.fs_type())) {
             Some(_) => local.push((index, path)),
-            None => others.entry(mount.map(|mount| mount.device())).or_default().push((index, path)),
+            None => others.entry(mount.map(Mount::device)).or_default().push((index, path)),
         }
     }
     let groups = others.into_values().chain([local]).filter(|group| !group.is_empty());

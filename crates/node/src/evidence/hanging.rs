@@ -11,13 +11,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-use refloat_mount::{Device, MountTable};
+use refloat_mount::{Device, Mount, MountTable};
 
 /// Why each of them does not answer, by device: the end of a sentence.
 pub(super) fn look(table: &MountTable, root: &Path) -> BTreeMap<Device, String> {
     let is_fuse = |kind: &str| kind == "fuse" || kind.starts_with("fuse.");
     let under = table.under(root).filter(|mount| mount.device().major == 0 && is_fuse(&mount.fs_type()));
-    let devices: BTreeSet<Device> = under.map(|mount| mount.device()).collect();
+    let devices: BTreeSet<Device> = under.map(Mount::device).collect();
     if devices.is_empty() {
         return BTreeMap::new();
     }

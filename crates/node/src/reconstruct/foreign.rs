@@ -111,7 +111,8 @@ impl<'e> ForeignIndex<'e> {
             let by_name = ForeignForm::of_name(record.file_name()).is_some();
             if found.iter().any(|known| known.path == record.path) {
                 continue;
-            } else if !by_name && folder.is_some_and(|folder| folder != record.folder()) {
+            }
+            if !by_name && folder.is_some_and(|folder| folder != record.folder()) {
                 evidence.push(format!("{named}, since it is of another device"));
             } else if shared && record.form != ForeignForm::PersistentVolume {
                 // A PersistentVolume's name is one in the cluster.
@@ -244,7 +245,7 @@ impl Told {
                 spec.extend(says.of_persistent_volume.clone());
                 self.lost.retain(|lost| lost != "persistentVolume" && lost != "name");
                 self.lost.iter_mut().for_each(|lost| lost.insert_str(0, "spec."));
-                self.spec = RebuiltSpec::PersistentVolume(persistent_volume(name, spec));
+                self.spec = RebuiltSpec::PersistentVolume(persistent_volume(name, &spec));
             }
             (ForeignForm::PersistentVolume, RebuiltSpec::PersistentVolume(_)) => {
                 if let RebuiltSpec::PersistentVolume(volume) = &mut self.spec
@@ -284,7 +285,7 @@ impl Told {
     }
 }
 
-fn persistent_volume(name: &str, spec: Map<String, Value>) -> Value {
+fn persistent_volume(name: &str, spec: &Map<String, Value>) -> Value {
     serde_json::json!({ "apiVersion": "v1", "kind": "PersistentVolume", "metadata": { "name": name }, "spec": spec })
 }
 
@@ -299,7 +300,7 @@ pub(super) fn alone(record: &ForeignRecord, name: &str, mode: VolumeMode) -> Opt
     spec.insert(says.source.clone(), Value::Object(says.fields.clone()));
     let spec = if record.form == ForeignForm::PersistentVolume {
         spec.entry("volumeMode").or_insert_with(|| serde_json::to_value(mode).unwrap_or_default());
-        RebuiltSpec::PersistentVolume(persistent_volume(name, spec))
+        RebuiltSpec::PersistentVolume(persistent_volume(name, &spec))
     } else {
         RebuiltSpec::Volume(Value::Object(spec))
     };

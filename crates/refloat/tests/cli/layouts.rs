@@ -340,7 +340,7 @@ fn places(node: &mut Node) -> Result<Verdict> {
             }
             _ => {}
         }
-        node.root = if given.exists() { given } else { real.clone() };
+        node.root = if matches!(how, "symlink" | "bound") { given } else { real.clone() };
         let pod = real.join(format!("pods/{POD}/volumes"));
         mount("srv:/e", &pod.join("kubernetes.io~nfs/v"))?;
         let stage = real.join("plugins/kubernetes.io/gce-pd/mounts/pd-1");

@@ -91,7 +91,7 @@ fn block(below: &str) -> Option<(String, &str)> {
         }
         // The volume id as it is, but for one of two slashes: `vol-1`, `aws:/<zone>/vol-1`.
         "aws-ebs" => last.starts_with("vol-").then_some(rest)?,
-        "vsphere-volume" => last.ends_with(".vmdk").then_some(rest)?,
+        "vsphere-volume" => last.strip_suffix(".vmdk").map(|_| rest)?,
         _ => one(rest)?,
     };
     Some((format!("kubernetes.io/{plugin}"), rest))
