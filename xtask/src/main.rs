@@ -1,5 +1,6 @@
 //! Developing Refloat: `cargo xtask COMMAND`. One file a command.
 
+mod agent_rounds;
 mod bench;
 #[allow(dead_code)] // the tests use more of it
 #[path = "../../crates/refloat/tests/cli/browser.rs"]
@@ -40,6 +41,8 @@ enum Command {
     KillSweep(kill_sweep::Args),
     /// Clean thousands of nodes made at random, each with a canary in every file system
     CleanStates(clean_states::Args),
+    /// Run the agent beside a real kubelet that is killed again and again, with pods and faults at random
+    AgentRounds(agent_rounds::Args),
     /// Measure reconstruct, records and the mount table against what they are compared to
     Bench(bench::Args),
     /// Check what `scan` finds on a kubelet's tree without a record, against the truth
@@ -67,6 +70,7 @@ fn main() -> anyhow::Result<std::process::ExitCode> {
         Command::Generate(args) => generate::run(&args),
         Command::KillSweep(args) => kill_sweep::run(&args),
         Command::CleanStates(args) => clean_states::run(&args),
+        Command::AgentRounds(args) => agent_rounds::run(&args),
         Command::Bench(args) => bench::run(&args),
         Command::PeerCheck(args) => peer::check::run(&args),
         Command::RealNode(args) => real_node::run(&args),

@@ -10,6 +10,7 @@
 //! It sleeps in the kernel until the mount table or a folder of a pod changes, and then until nothing has changed for a moment:
 //! a kubelet sets up several things in a row. [`merge`] is pure. Nothing below a mount point is touched.
 
+mod cleaning;
 mod enrich;
 mod gone;
 pub mod merge;
@@ -20,17 +21,19 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::BorrowedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use refloat_csi::Drivers;
 use refloat_record::{Loaded, OpenError, Record, RecordKey, Store, UnreadableReason};
 use refloat_volume::{Host, Plugins, Problem, error_chain};
 
+pub use cleaning::Cleaning;
 pub use enrich::{ObjectsError, WholeObjects};
 
 use crate::evidence::{Gather, GatherError};
 use crate::manager::{host, root};
 use crate::{ManagerError, reconstruct};
+use cleaning::Cleanup;
 use nested::Nested;
 use watch::{Folders, Table, Woken};
 
@@ -90,6 +93,7 @@ pub struct Agent {
     /// Records of newer versions, in whose place none is written.
     newer: BTreeSet<RecordKey>,
     nested: Nested,
+    cleanup: Option<Cleanup>,
     /// What was said of what is wrong, so that it is said once.
     told: BTreeSet<String>,
     /// How often in a row something failed.
@@ -97,8 +101,13 @@ pub struct Agent {
 }
 
 impl Agent {
-    /// Opens root and store, taking the store's lock. `objects` knows pods, claims and volumes whole, if anybody does.
-    pub fn start(options: AgentOptions, objects: Option<Box<dyn WholeObjects>>) -> Result<Self, AgentError> {
+    /// Opens root and store, taking the store's lock. `objects` knows pods, claims and volumes whole, if anybody does; without
+    /// `cleaning` no volume is touched.
+    pub fn start(
+        options: AgentOptions,
+        objects: Option<Box<dyn WholeObjects>>,
+        cleaning: Option<Cleaning>,
+    ) -> Result<Self, AgentError> {
         let io = |doing| move |source| AgentError::Io { doing, source };
         let (kernel, root) = host::open_root(&options.root_dir).map_err(AgentError::Start)?;
         let store = |error: OpenError| AgentError::Start(ManagerError::Store(error));
@@ -123,6 +132,7 @@ impl Agent {
             records,
             newer,
             nested: Nested::default(),
+            cleanup: cleaning.map(Cleanup::new),
             told: BTreeSet::new(),
             failures: 0,
         })
@@ -131,6 +141,8 @@ impl Agent {
     /// Runs until `stop` can be read. What it was doing is finished first.
     pub fn run(&mut self, stop: BorrowedFd<'_>) -> Result<(), AgentError> {
         let io = |doing| move |source| AgentError::Io { doing, source };
+        // When it is to be cleaned, if no change comes before.
+        let mut clean_at = None;
         loop {
             // Before looking, so that what changes meanwhile is seen.
             let folders = Folders::watch(&self.host.root).map_err(io("watch folders"))?;
@@ -141,7 +153,19 @@ impl Agent {
                 );
             }
             let again = self.look()?;
-            let woken = self.table.wait(&folders, stop, again).map_err(io("wait for changes"))?;
+            if self.cleanup.is_some() {
+                clean_at = Some(Instant::now() + cleaning::REST);
+            }
+            let woken = loop {
+                let due = clean_at.map(|at: Instant| at.saturating_duration_since(Instant::now()));
+                if again.is_some_and(|again| due.is_none_or(|due| again < due)) {
+                    break self.table.wait(&folders, stop, again).map_err(io("wait for changes"))?;
+                }
+                match self.table.wait(&folders, stop, due).map_err(io("wait for changes"))? {
+                    Woken::Time if due.is_some() => clean_at = self.clean()?.map(|again| Instant::now() + again),
+                    other => break other,
+                }
+            };
             if woken == Woken::Stop {
                 return Ok(());
             }
@@ -197,6 +221,17 @@ impl Agent {
         let pause = AGAIN.0.saturating_mul(1 << self.failures.min(16)).min(AGAIN.1);
         self.failures = self.failures.saturating_add(1);
         Ok(Some(pause))
+    }
+
+    /// Cleans what no pod wants. Answers after how long it is to be tried again although nothing changes.
+    fn clean(&mut self) -> Result<Option<Duration>, AgentError> {
+        let Some(cleanup) = &mut self.cleanup else { return Ok(None) };
+        let cleaned = cleanup.run(&self.store);
+        if cleaned.did {
+            let loaded = self.store.load().map_err(|error| AgentError::Start(ManagerError::Store(error)))?;
+            self.records = loaded.records.into_iter().map(|record| (record.key(), record)).collect();
+        }
+        Ok(cleaned.again)
     }
 
     /// Asks for what records lack. Answers whether everybody answered.

@@ -122,7 +122,7 @@ pub(crate) enum Command {
     /// Run beside a kubelet: write a record for every volume as it appears, and keep the records current
     ///
     /// After any restart of kubelet, agent or node the records tell what every leftover is. It sleeps until the mount table or
-    /// a folder of a pod changes. SIGTERM and SIGINT end it; it changes no volume.
+    /// a folder of a pod changes. SIGTERM and SIGINT end it. Without --clean it changes no volume.
     Agent(AgentArgs),
     /// Look at the record store
     #[command(subcommand)]
@@ -184,7 +184,7 @@ pub(crate) struct ExplainArgs {
 }
 
 /// Who says which pods are wanted. All that are named are asked, and a pod is gone only if they agree.
-#[derive(Debug, Default, Args)]
+#[derive(Debug, Clone, Default, Args)]
 #[command(next_help_heading = "Who says which pods are wanted")]
 pub(crate) struct SourceArgs {
     /// A manifest folder that this node's pods come from
@@ -238,7 +238,7 @@ pub(crate) enum FindSources {
 }
 
 /// Who says which pods are gone.
-#[derive(Debug, Default, Args)]
+#[derive(Debug, Clone, Default, Args)]
 #[command(next_help_heading = "Who says which pods are wanted")]
 pub(crate) struct AuthorityArgs {
     #[command(flatten)]
@@ -361,6 +361,14 @@ pub(crate) struct AgentArgs {
     #[arg(long, env = "REFLOAT_REST", value_name = "DURATION", default_value = "300ms",
           value_parser = crate::duration::parse)]
     pub(crate) rest: std::time::Duration,
+    /// Do what `refloat clean --yes` does with what has been orphaned for --grace, whenever the node has come to rest
+    #[arg(long, env = "REFLOAT_CLEAN")]
+    pub(crate) clean: bool,
+    /// How long a pod must have been gone, such as 30s, 10m or 1h
+    #[arg(long, value_name = "DURATION", default_value = "10m", value_parser = crate::duration::parse)]
+    pub(crate) grace: std::time::Duration,
+    #[command(flatten)]
+    pub(crate) undo: UndoArgs,
 }
 
 /// The commands of `record`.

@@ -13,7 +13,7 @@ const API_VERSION: &str = "refloat.dev/v1";
 const KIND: &str = "RefloatConfiguration";
 
 /// What a command runs with.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Settings {
     pub(crate) root_dir: PathBuf,
     pub(crate) state_dir: PathBuf,
@@ -27,7 +27,7 @@ pub(crate) struct Settings {
 }
 
 /// The fields of a configuration file, all optional. Spelled as the flags, in camelCase.
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Clone, Default, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(crate) struct ConfigFile {
     #[serde(rename = "apiVersion")]

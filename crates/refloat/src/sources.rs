@@ -4,8 +4,9 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use refloat_node::agent::WholeObjects;
 use refloat_node::{Answers, Asked, Covers, PodSource, SourceError, SourceKind};
-use refloat_sources::{ApiServer, ApiServerOptions, Cgroups, Kubelet, KubeletOptions};
+use refloat_sources::{ApiServer, ApiServerOptions, Cgroups, Kubelet, KubeletOptions, Whole};
 use refloat_volume::Problem;
 use serde::Serialize;
 
@@ -37,23 +38,11 @@ pub(crate) fn parse_url(text: &str) -> Result<http::Uri, String> {
 /// The sources of pods of this node, besides a folder of manifests.
 pub(crate) fn of_this_node(args: &SourceArgs, settings: &Settings) -> Result<Vec<Arc<dyn PodSource>>, Failure> {
     let mut sources: Vec<Arc<dyn PodSource>> = Vec::new();
-    if let Some(url) = &args.kubelet {
-        let certificate = args.kubelet_certificate.clone().zip(args.kubelet_key.clone());
-        sources.push(Arc::new(Kubelet::new(KubeletOptions {
-            url: url.clone(),
-            token_file: args.kubelet_token_file.clone(),
-            certificate,
-            ca: args.kubelet_ca.clone(),
-            server_name: args.kubelet_server_name.clone(),
-            insecure: args.kubelet_insecure,
-        })));
+    if let Some(kubelet) = kubelet(args) {
+        sources.push(Arc::new(kubelet));
     }
-    if let Some(node_name) = &args.node_name {
-        sources.push(Arc::new(ApiServer::new(ApiServerOptions {
-            kubeconfig: args.kubeconfig.clone(),
-            node_name: node_name.clone(),
-            boot_id: boot_id()?,
-        })));
+    if let Some(api_server) = api_server(args)? {
+        sources.push(Arc::new(api_server));
     }
     let found = |which| args.sources.contains(&which);
     let auto = args.sources.is_empty() || found(FindSources::Auto);
@@ -66,6 +55,31 @@ pub(crate) fn of_this_node(args: &SourceArgs, settings: &Settings) -> Result<Vec
         sources.push(Arc::new(Cgroups::of_this_node()));
     }
     Ok(sources)
+}
+
+/// Who of them knows pods, claims and volumes whole, if anybody does.
+pub(crate) fn objects(args: &SourceArgs) -> Result<Option<Box<dyn WholeObjects>>, Failure> {
+    let (kubelet, api_server) = (kubelet(args), api_server(args)?);
+    let some = kubelet.is_some() || api_server.is_some();
+    Ok(some.then(|| Box::new(Whole::new(kubelet, api_server, patience(args))) as Box<dyn WholeObjects>))
+}
+
+fn kubelet(args: &SourceArgs) -> Option<Kubelet> {
+    let certificate = args.kubelet_certificate.clone().zip(args.kubelet_key.clone());
+    Some(Kubelet::new(KubeletOptions {
+        url: args.kubelet.clone()?,
+        token_file: args.kubelet_token_file.clone(),
+        certificate,
+        ca: args.kubelet_ca.clone(),
+        server_name: args.kubelet_server_name.clone(),
+        insecure: args.kubelet_insecure,
+    }))
+}
+
+fn api_server(args: &SourceArgs) -> Result<Option<ApiServer>, Failure> {
+    let Some(node_name) = args.node_name.clone() else { return Ok(None) };
+    let (kubeconfig, boot_id) = (args.kubeconfig.clone(), boot_id()?);
+    Ok(Some(ApiServer::new(ApiServerOptions { kubeconfig, node_name, boot_id })))
 }
 
 /// The sources of pods of a node that was saved: there are none. Nobody on this machine is asked about another.

@@ -85,15 +85,53 @@ impl ApiServer {
         Ok(())
     }
 
+    /// Whether a node can be called so: by a DNS subdomain. So it needs no escape in an address.
+    fn check_name(&self) -> Result<(), SourceError> {
+        let name = &self.options.node_name;
+        if name.is_empty() || !name.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'.')) {
+            return Err(SourceError::incomplete(format!("no node can be called {name:?}")));
+        }
+        Ok(())
+    }
+
+    /// One object as it came.
+    pub(crate) fn get(&self, path: &str, deadline: Instant) -> Result<Vec<u8>, SourceError> {
+        web::wait(deadline, async {
+            let client = web::client(self.config().await?, &self.name())?;
+            web::get(&client, path, list_hint).await
+        })
+    }
+
+    /// The lists of the node's pods as they came. Whether they are all of one time is not asked.
+    pub(crate) fn list_whole(&self, deadline: Instant) -> Result<Vec<Vec<u8>>, SourceError> {
+        self.check_name()?;
+        web::wait(deadline, async {
+            let client = web::client(self.config().await?, &self.name())?;
+            let (mut all, mut next) = (vec![], None);
+            loop {
+                let text = web::get(&client, &self.list_path(next), list_hint).await?;
+                next = pods::read(&text)?.1;
+                all.push(text);
+                if next.is_none() {
+                    return Ok(all);
+                }
+            }
+        })
+    }
+
+    /// The path that asks for the node's pods, from this token on.
+    fn list_path(&self, next: Option<String>) -> String {
+        let more = next.map(|token| format!("&continue={}", escaped(&token))).unwrap_or_default();
+        format!("/api/v1/pods?fieldSelector=spec.nodeName%3D{}&limit={CHUNK}{more}", self.options.node_name)
+    }
+
     /// All pods of the node, or none if the list grew too old on the way.
     async fn list(&self, client: &Client) -> Result<Option<Vec<pods::Listed>>, SourceError> {
         let name = &self.options.node_name;
         let mut all = Vec::new();
         let mut next = None;
         loop {
-            let more = next.map(|token: String| format!("&continue={}", escaped(&token))).unwrap_or_default();
-            let path = format!("/api/v1/pods?fieldSelector=spec.nodeName%3D{name}&limit={CHUNK}{more}");
-            let text = match web::get(client, &path, list_hint).await {
+            let text = match web::get(client, &self.list_path(next), list_hint).await {
                 Err(SourceError::Status { status: 410, .. }) => return Ok(None),
                 answer => answer?,
             };
@@ -125,11 +163,7 @@ impl PodSource for ApiServer {
     }
 
     fn ask(&self, deadline: Instant) -> Result<Answer, SourceError> {
-        let name = &self.options.node_name;
-        // What a node can be called: a DNS subdomain. So it needs no escape in an address.
-        if name.is_empty() || !name.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'.')) {
-            return Err(SourceError::incomplete(format!("no node can be called {name:?}")));
-        }
+        self.check_name()?;
         web::wait(deadline, async {
             let client = web::client(self.config().await?, &self.name())?;
             self.check_node(&client).await?;

@@ -68,6 +68,20 @@ impl Kubelet {
     }
 }
 
+impl Kubelet {
+    /// What it answers when it is asked for its pods.
+    async fn pods(&self) -> Result<Vec<u8>, SourceError> {
+        let client = web::client(self.config()?, &self.name())?;
+        web::get(&client, "/pods", hint).await
+    }
+
+    /// The list of its pods as it came.
+    pub(crate) fn list(&self, deadline: Instant) -> Result<Vec<Vec<u8>>, SourceError> {
+        is_here(&self.options.url)?;
+        Ok(vec![web::wait(deadline, self.pods())?])
+    }
+}
+
 impl PodSource for Kubelet {
     fn name(&self) -> String {
         format!("kubelet at {}", without_user(&self.options.url))
@@ -80,11 +94,7 @@ impl PodSource for Kubelet {
     fn ask(&self, deadline: Instant) -> Result<Answer, SourceError> {
         is_here(&self.options.url)?;
         let asked_at = Timestamp::now();
-        let config = self.config()?;
-        let text = web::wait(deadline, async {
-            let client = web::client(config, &self.name())?;
-            web::get(&client, "/pods", hint).await
-        })?;
+        let text = web::wait(deadline, self.pods())?;
         let (listed, next) = pods::read(&text)?;
         if next.is_some() {
             return Err(SourceError::incomplete("it says that there are more pods"));

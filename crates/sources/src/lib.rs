@@ -7,9 +7,11 @@
 pub mod api_server;
 pub mod cgroup;
 pub mod kubelet;
+pub mod objects;
 mod pods;
 mod web;
 
 pub use api_server::{ApiServer, ApiServerOptions};
 pub use cgroup::Cgroups;
 pub use kubelet::{Kubelet, KubeletOptions};
+pub use objects::Whole;

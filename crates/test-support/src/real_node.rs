@@ -153,9 +153,14 @@ impl RealNode {
         Path::new("/proc").join(self.init.to_string()).join("root").join(path)
     }
 
+    /// The file that has the node's mount table.
+    pub fn mount_table(&self) -> PathBuf {
+        format!("/proc/{}/mountinfo", self.init).into()
+    }
+
     /// The mount points in the node at and below a path, each as often as it is mounted, in the order of the table.
     pub fn mounts_under(&self, path: &Path) -> Result<Vec<PathBuf>> {
-        let table = std::fs::read_to_string(format!("/proc/{}/mountinfo", self.init))?;
+        let table = std::fs::read_to_string(self.mount_table())?;
         let points = table.lines().filter_map(|line| line.split(' ').nth(4)).map(PathBuf::from);
         Ok(points.filter(|point| point.starts_with(path)).collect())
     }
@@ -197,6 +202,11 @@ impl RealNode {
     /// Starts the binary under this name, with what [`Self::refloat`] gives it; its output goes to the name's log.
     pub fn launch(&mut self, name: &str, binary: &Path, args: &[&str]) -> Result<u32> {
         let words = self.refloat_words(binary, args)?;
+        self.launch_words(name, &words)
+    }
+
+    /// Starts any program under this name; its output goes to the name's log.
+    pub fn launch_words(&mut self, name: &str, words: &[String]) -> Result<u32> {
         let answer = self.ask(&json!({"do": "start", "name": name, "argv": words}))?;
         answer["pid"].as_u64().and_then(|pid| pid.try_into().ok()).context("it has no process")
     }

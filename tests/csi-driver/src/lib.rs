@@ -30,5 +30,5 @@ pub use disk::FileSystem;
 pub use fault::{Action, Fault, Faults};
 pub use journal::{Entry, Event, read as read_journal};
 pub use options::Options;
-pub use process::{Process, Program, run_if_driver};
+pub use process::{AS_DRIVER, Process, Program, run_if_driver};
 pub use server::run;

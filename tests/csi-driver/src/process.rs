@@ -16,8 +16,8 @@ use crate::journal::{self, Entry};
 use crate::options::Options;
 use crate::server;
 
-/// Says that a test program is to be the driver.
-const BE_DRIVER: &str = "REFLOAT_BE_TEST_CSI_DRIVER";
+/// Set in the environment of a test program that is to be the driver, where that is not started by [`Process`].
+pub const AS_DRIVER: &str = "REFLOAT_BE_TEST_CSI_DRIVER";
 
 /// How long a driver may take to answer at its socket.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -30,7 +30,7 @@ pub fn run_if_driver() {
         #[command(flatten)]
         options: Options,
     }
-    if std::env::var_os(BE_DRIVER).is_some() {
+    if std::env::var_os(AS_DRIVER).is_some() {
         // A test that is killed kills nobody. Where this cannot be had, the driver stays, as any other process.
         let _ = rustix::process::set_parent_process_death_signal(Some(Signal::KILL));
         let result = server::run(Cli::parse().options);
@@ -146,7 +146,7 @@ impl Process {
             Program::At(path) => path.clone(),
         };
         let mut command = Command::new(program);
-        command.args(self.options.to_args()).env(BE_DRIVER, "1").stdin(Stdio::null()).stdout(Stdio::null());
+        command.args(self.options.to_args()).env(AS_DRIVER, "1").stdin(Stdio::null()).stdout(Stdio::null());
         let child = self.child.insert(command.spawn()?);
         let start = Instant::now();
         let sockets = [Some(&self.options.endpoint), self.options.registration.as_ref()];

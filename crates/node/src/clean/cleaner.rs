@@ -115,13 +115,32 @@ pub struct Cleaner {
 impl Cleaner {
     /// Opens the node root, and with [`CleanerOptions::write`] the store, taking its lock.
     pub fn open(options: CleanerOptions, authority: Box<dyn Authority>) -> Result<Self, CleanError> {
-        let io = |doing: &'static str| move |source| CleanError::Io { doing, source };
-        let (kernel, root) = host::open_root(&options.root_dir).map_err(CleanError::Start)?;
+        // A root that is not there is told before a folder for records is made.
+        host::open_root(&options.root_dir).map_err(CleanError::Start)?;
         let store = if options.write {
-            Some(Store::open(&options.state_dir).map_err(|e| CleanError::Start(ManagerError::Store(e)))?)
+            Some(Arc::new(Store::open(&options.state_dir).map_err(|e| CleanError::Start(ManagerError::Store(e)))?))
         } else {
             None
         };
+        Self::with(options, authority, store)
+    }
+
+    /// The same with a store that this process has open already.
+    pub fn with_store(
+        options: CleanerOptions,
+        authority: Box<dyn Authority>,
+        store: Arc<Store>,
+    ) -> Result<Self, CleanError> {
+        Self::with(CleanerOptions { write: true, ..options }, authority, Some(store))
+    }
+
+    fn with(
+        options: CleanerOptions,
+        authority: Box<dyn Authority>,
+        store: Option<Arc<Store>>,
+    ) -> Result<Self, CleanError> {
+        let io = |doing: &'static str| move |source| CleanError::Io { doing, source };
+        let (kernel, root) = host::open_root(&options.root_dir).map_err(CleanError::Start)?;
         let drivers = if options.write {
             drivers::watch(root.given_path(), options.operation_deadline).map_err(io("watch for drivers"))?.0
         } else {
@@ -130,7 +149,7 @@ impl Cleaner {
         let host =
             host::open_host(kernel, root, drivers, options.operation_deadline).map_err(io("read the boot id"))?;
         let plugins = Arc::new(Plugins::builtin());
-        let executor = Arc::new(Executor { host: Arc::new(host), plugins, store: store.map(Arc::new), generation: 0 });
+        let executor = Arc::new(Executor { host: Arc::new(host), plugins, store, generation: 0 });
         let pool = Pool::new(Arc::clone(&executor), options.workers, options.operation_deadline)
             .map_err(io("make an eventfd"))?;
         Ok(Self { options, executor, pool, authority, asked: None, started: Instant::now() })

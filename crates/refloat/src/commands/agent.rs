@@ -3,13 +3,16 @@
 use std::os::fd::AsFd;
 
 use refloat_node::ManagerError;
-use refloat_node::agent::{Agent, AgentError, AgentOptions};
+use refloat_node::agent::{Agent, AgentError, AgentOptions, Cleaning};
+use refloat_node::clean::{CleanOptions, NoAuthority};
 
+use super::clean::{authority, how, options as options_of};
 use super::node::stop_signals;
-use crate::cli::AgentArgs;
+use crate::cli::{AgentArgs, SourceArgs};
 use crate::config::Settings;
 use crate::exit::{Done, Failure};
 use crate::look::open_root;
+use crate::sources;
 
 /// Runs the command.
 pub(crate) fn run(args: &AgentArgs, settings: &Settings) -> Result<Done, Failure> {
@@ -18,11 +21,39 @@ pub(crate) fn run(args: &AgentArgs, settings: &Settings) -> Result<Done, Failure
         AgentOptions { root_dir: settings.root_dir.clone(), state_dir: settings.state_dir.clone(), rest: args.rest };
     // The signals are taken before anything is done, so that none can stop it half-way.
     let stop = stop_signals()?;
-    let mut agent = Agent::start(options, None).map_err(|e| explain(e, settings))?;
+    let objects = sources::objects(&args.undo.authority.sources)?;
+    let mut agent = Agent::start(options, objects, cleaning(args, settings)?).map_err(|e| explain(e, settings))?;
     tracing::info!(root = %root.display(), records = %settings.state_dir.display(), "the agent runs");
     agent.run(stop.as_fd()).map_err(|e| explain(e, settings))?;
     tracing::info!("stopped; records and volumes stay as they are");
     Ok(Done::Well)
+}
+
+/// How it cleans, if it does.
+fn cleaning(args: &AgentArgs, settings: &Settings) -> Result<Option<Cleaning>, Failure> {
+    if !args.clean {
+        return Ok(None);
+    }
+    let undo = &args.undo;
+    // Once now, so that what is wrong with it is told at once.
+    authority(settings, &undo.authority)?;
+    if !has_source(&undo.authority.sources, settings)? && undo.authority.assume_gone.is_empty() {
+        return Err(Failure::usage(
+            "--clean needs somebody who knows which pods are gone",
+            "name the kubelet with --kubelet, the API server with --node-name, or a folder with --manifests",
+        ));
+    }
+    let (sources, settings) = (undo.authority.clone(), settings.clone());
+    Ok(Some(Cleaning {
+        options: CleanOptions { grace: args.grace, ..options_of(undo)? },
+        cleaner: how(&settings, undo.workers, undo.timeout),
+        authority: Box::new(move || authority(&settings, &sources).unwrap_or_else(|_| Box::new(NoAuthority))),
+    }))
+}
+
+fn has_source(args: &SourceArgs, settings: &Settings) -> Result<bool, Failure> {
+    let manifests = args.manifests.is_some() || settings.file.manifests.is_some();
+    Ok(manifests || !sources::of_this_node(args, settings)?.is_empty())
 }
 
 /// What to do about an agent that does not start, or ended.

@@ -90,19 +90,24 @@ pub(super) fn cleaner(
 ) -> Result<Cleaner, Failure> {
     // So that a root that is not there is told as everywhere.
     open_root(settings)?;
-    let options = CleanerOptions {
-        root_dir: settings.root_dir.clone(),
-        state_dir: settings.state_dir.clone(),
-        write,
-        workers: workers.into(),
-        operation_deadline: OPERATION_DEADLINE.min(timeout),
-        timeout,
-    };
+    let options = CleanerOptions { write, ..how(settings, workers, timeout) };
     Cleaner::open(options, authority(settings, args)?).map_err(|e| explain(e, settings))
 }
 
+/// How a clean-up is carried out.
+pub(super) fn how(settings: &Settings, workers: u16, timeout: Duration) -> CleanerOptions {
+    CleanerOptions {
+        root_dir: settings.root_dir.clone(),
+        state_dir: settings.state_dir.clone(),
+        write: false,
+        workers: workers.into(),
+        operation_deadline: OPERATION_DEADLINE.min(timeout),
+        timeout,
+    }
+}
+
 /// Who says which pods are wanted.
-fn authority(settings: &Settings, args: &AuthorityArgs) -> Result<Box<dyn Authority>, Failure> {
+pub(super) fn authority(settings: &Settings, args: &AuthorityArgs) -> Result<Box<dyn Authority>, Failure> {
     let sources = sources::of_this_node(&args.sources, settings)?;
     let manifests = match args.sources.manifests.as_ref().or(settings.file.manifests.as_ref()) {
         None => None,

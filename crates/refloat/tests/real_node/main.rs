@@ -3,7 +3,10 @@
 //! They run one after another: a node takes half a gigabyte and most of two processors as it starts. Where there can be none,
 //! each says `skipped: NAME: REASON` and passes.
 
+mod agent;
 mod looking;
+mod rounds;
+mod world;
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -17,9 +20,11 @@ const REFLOAT: &str = env!("CARGO_BIN_EXE_refloat");
 type Test = fn(&mut RealNode) -> anyhow::Result<()>;
 
 fn main() -> ExitCode {
+    // This program is also the CSI driver of its tests.
+    refloat_test_csi_driver::run_if_driver();
     let mut arguments = Arguments::from_args();
     arguments.test_threads = Some(1);
-    let trials = looking::TESTS.iter().map(|&(name, test)| {
+    let trials = [looking::TESTS, agent::TESTS, rounds::TESTS].concat().into_iter().map(|(name, test)| {
         trial(name, move || {
             if let Some(why) = RealNode::unavailable() {
                 return Ok(skip(why));

@@ -1,0 +1,72 @@
+//! `refloat agent` beside a real kubelet.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use refloat_test_support::real_node::{Delete, RealNode, real_pod, tail};
+use serde_json::json;
+
+use crate::Test;
+use crate::world::{csi_claim, local_claim, objects, records, records_of, start_agent, start_driver};
+
+pub(crate) const TESTS: &[(&str, Test)] = &[("agent_records_a_pods_volumes_whole", whole)];
+
+const TERM: i32 = 15;
+
+fn whole(node: &mut RealNode) -> Result<()> {
+    objects(node)?;
+    start_driver(node)?;
+    csi_claim(node, "data")?;
+    local_claim(node, "disk")?;
+    start_agent(node, &[])?;
+    let claim = |name: &str| json!({"name": name, "persistentVolumeClaim": {"claimName": name}});
+    let volumes = [
+        json!({"name": "scratch", "emptyDir": {"sizeLimit": "5Mi"}}),
+        json!({"name": "mem", "emptyDir": {"medium": "Memory"}}),
+        json!({"name": "cm", "configMap": {"name": "cm"}}),
+        json!({"name": "sec", "secret": {"secretName": "sec"}}),
+        claim("data"),
+        claim("disk"),
+    ];
+    let sub_path = json!({"name": "scratch", "mountPath": "/sub", "subPath": "sub"});
+    node.create(&real_pod("web", &volumes, &[sub_path]))?;
+    let uid = node.wait_running("web")?;
+    let mut last = vec![];
+    let all = node.wait_for(Duration::from_secs(20), |node| {
+        last = records_of(node, &uid)?;
+        Ok(last.len() == volumes.len())
+    })?;
+    ensure!(all, "there are other records than there should be: {last:#?}\n{}", tail(&node.log("agent")));
+    // As the API server has them, which fills in what was left out.
+    let pod = node.get("Pod", "web")?.context("the pod is gone")?;
+    let entries = pod["spec"]["volumes"].as_array().context("a pod without volumes")?;
+    for record in &last {
+        let name = record["volumeNames"][0].as_str().unwrap_or_default();
+        ensure!(record["pod"]["name"] == "web" && record["pod"]["namespace"] == "default", "{record:#}");
+        ensure!(record["lost"].is_null(), "something is lost: {record:#}");
+        let entry = entries.iter().find(|volume| volume["name"] == name);
+        ensure!(Some(&record["volume"]) == entry, "the pod's entry is not verbatim: {record:#}");
+        let bound = matches!(name, "data" | "disk");
+        ensure!(record["persistentVolume"].is_object() == bound, "{record:#}");
+        ensure!(record["claim"]["name"] == if bound { json!(name) } else { json!(null) }, "{record:#}");
+        ensure!(
+            record["subPaths"].as_array().is_some_and(|all| all.len() == usize::from(name == "scratch")),
+            "{record:#}"
+        );
+    }
+    let devices: Vec<_> = records(node)?.into_iter().filter(|record| record["kind"] == "DeviceMount").collect();
+    // A local volume that is a folder has none.
+    ensure!(devices.len() == 1, "the staged volume: {devices:#?}");
+    ensure!(devices.iter().all(|device| device["persistentVolume"].is_object()), "{devices:#?}");
+    let scan = node.refloat(crate::refloat(), &["scan", "-o", "json"])?.expect(&[0])?.json()?;
+    for volume in scan["volumes"].as_array().into_iter().flatten() {
+        ensure!(volume["reconstruction"] == "Full" && volume["state"] == "Mounted", "{volume:#}");
+    }
+
+    // The kubelet tears down as it always does, and the records go.
+    node.delete("Pod", "web", Delete::InOrder)?;
+    let gone = node.wait_for(Duration::from_secs(60), |node| Ok(records(node)?.is_empty()))?;
+    ensure!(gone, "records are left: {:#?}\n{}", records(node)?, tail(&node.log("agent")));
+    ensure!(node.end("agent", Some(TERM))? == 0, "the agent did not end well:\n{}", tail(&node.log("agent")));
+    Ok(())
+}
