@@ -21,8 +21,10 @@ pub(crate) struct Args {
     pub(crate) check: bool,
 }
 
-/// A `.proto` file and the Rust module made of it, in `crates/csi`.
+/// A `.proto` file and the Rust module made of it.
 struct Protocol {
+    /// The crate's folder.
+    home: &'static str,
     include: &'static str,
     file: &'static str,
     /// The proto package, after which the generator names its file.
@@ -31,8 +33,22 @@ struct Protocol {
 }
 
 const PROTOCOLS: &[Protocol] = &[
-    Protocol { include: "proto/csi", file: "csi.proto", package: "csi.v1", rust: "src/proto/csi.rs" },
     Protocol {
+        home: "crates/csi",
+        include: "proto/csi",
+        file: "csi.proto",
+        package: "csi.v1",
+        rust: "src/proto/csi.rs",
+    },
+    Protocol {
+        home: "crates/sources",
+        include: "proto/cri",
+        file: "api.proto",
+        package: "runtime.v1",
+        rust: "src/proto/cri.rs",
+    },
+    Protocol {
+        home: "crates/csi",
         include: "proto/pluginregistration",
         file: "api.proto",
         package: "pluginregistration",
@@ -42,9 +58,9 @@ const PROTOCOLS: &[Protocol] = &[
 
 /// Runs the command.
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
-    let folder = workspace().join("crates/csi");
     let mut stale = Vec::new();
     for protocol in PROTOCOLS {
+        let folder = workspace().join(protocol.home);
         let made = generate(&folder, protocol).with_context(|| format!("cannot generate from {}", protocol.file))?;
         let path = folder.join(protocol.rust);
         if args.check {

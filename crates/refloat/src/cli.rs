@@ -218,6 +218,9 @@ pub(crate) struct SourceArgs {
     /// The name of this node in the API server
     #[arg(long, env = "REFLOAT_NODE_NAME", value_name = "NAME")]
     pub(crate) node_name: Option<String>,
+    /// A container runtime's socket, such as /run/containerd/containerd.sock (may be given again)
+    #[arg(long, env = "REFLOAT_CRI", value_name = "SOCKET", value_delimiter = ',')]
+    pub(crate) cri: Vec<PathBuf>,
     /// Who is asked besides those that are named [default: auto]
     #[arg(long, env = "REFLOAT_SOURCES", value_name = "WHICH", value_delimiter = ',')]
     pub(crate) sources: Vec<FindSources>,
@@ -235,6 +238,8 @@ pub(crate) enum FindSources {
     None,
     /// Pods' cgroups with living processes
     Cgroups,
+    /// Container runtimes that listen where they usually do
+    Cri,
 }
 
 /// Who says which pods are gone.

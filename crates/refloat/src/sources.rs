@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use refloat_node::agent::WholeObjects;
 use refloat_node::{Answers, Asked, Covers, PodSource, SourceError, SourceKind};
-use refloat_sources::{ApiServer, ApiServerOptions, Cgroups, Kubelet, KubeletOptions, Whole};
+use refloat_sources::{ApiServer, ApiServerOptions, Cgroups, Kubelet, KubeletOptions, Runtime, Whole, cri};
 use refloat_volume::Problem;
 use serde::Serialize;
 
@@ -44,6 +44,11 @@ pub(crate) fn of_this_node(args: &SourceArgs, settings: &Settings) -> Result<Vec
     if let Some(api_server) = api_server(args)? {
         sources.push(Arc::new(api_server));
     }
+    for socket in &args.cri {
+        let absolute = std::path::absolute(socket);
+        let wrong = |e| format!("cannot make {} absolute: {e}", socket.display());
+        sources.push(Arc::new(Runtime::at(absolute.map_err(|e| Failure::usage(wrong(e), "check --cri"))?)));
+    }
     let found = |which| args.sources.contains(&which);
     let auto = args.sources.is_empty() || found(FindSources::Auto);
     if found(FindSources::None) && args.sources.len() > 1 {
@@ -53,6 +58,21 @@ pub(crate) fn of_this_node(args: &SourceArgs, settings: &Settings) -> Result<Vec
     let is_usual = ROOTS.iter().any(|root| settings.root_dir == Path::new(root));
     if found(FindSources::Cgroups) || auto && (is_usual || !sources.is_empty()) {
         sources.push(Arc::new(Cgroups::of_this_node()));
+    }
+    if args.cri.is_empty() {
+        let listening = if found(FindSources::Cri) {
+            let all = if is_usual { cri::sockets(&settings.root_dir) } else { cri::all_sockets() };
+            if all.is_empty() {
+                let message = "--sources cri: no container runtime listens where one usually does";
+                return Err(Failure::usage(message, "name its socket with --cri"));
+            }
+            all
+        } else if auto && is_usual {
+            cri::sockets(&settings.root_dir)
+        } else {
+            vec![]
+        };
+        sources.extend(listening.into_iter().map(|socket| Arc::new(Runtime::found(socket)) as Arc<dyn PodSource>));
     }
     Ok(sources)
 }
@@ -84,7 +104,11 @@ fn api_server(args: &SourceArgs) -> Result<Option<ApiServer>, Failure> {
 
 /// The sources of pods of a node that was saved: there are none. Nobody on this machine is asked about another.
 pub(crate) fn of_another_node(args: &SourceArgs) -> Result<Vec<Arc<dyn PodSource>>, Failure> {
-    let named = [("--kubelet", args.kubelet.is_some()), ("--node-name", args.node_name.is_some())];
+    let named = [
+        ("--kubelet", args.kubelet.is_some()),
+        ("--node-name", args.node_name.is_some()),
+        ("--cri", !args.cri.is_empty()),
+    ];
     match named.iter().find(|(_, given)| *given) {
         Some((flag, _)) => {
             let message = format!("{flag} asks for what runs now, and --mountinfo is about a node that was saved");
@@ -151,6 +175,7 @@ fn less(kind: SourceKind, covers: Covers) -> Option<&'static str> {
         (SourceKind::Kubelet, _) => Some(
             "it lists no pod of the API server's and may not have heard from it yet, so it tells of static pods alone",
         ),
+        (SourceKind::Runtime, _) => Some("it runs no pods of a kubelet's: it does not speak the runtime interface"),
         _ => Some("it cannot tell of every pod that it is gone"),
     }
 }

@@ -7,10 +7,10 @@
 //! `nodes/pods` (from v1.33 on) or `nodes/proxy`.
 
 use std::net::{SocketAddr, ToSocketAddrs as _, UdpSocket};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use http::{StatusCode, Uri};
+use http::{HeaderValue, StatusCode, Uri};
 use jiff::Timestamp;
 use kube::Config;
 use kube::config::AuthInfo;
@@ -58,8 +58,10 @@ impl Kubelet {
         }
         config.accept_invalid_certs = options.insecure;
         config.tls_server_name.clone_from(&options.server_name);
+        if let Some(file) = &options.token_file {
+            config.headers.push((http::header::AUTHORIZATION, bearer(file)?));
+        }
         config.auth_info = AuthInfo {
-            token_file: options.token_file.as_ref().map(text),
             client_certificate: options.certificate.as_ref().map(|(certificate, _)| text(certificate)),
             client_key: options.certificate.as_ref().map(|(_, key)| text(key)),
             ..AuthInfo::default()
@@ -115,6 +117,17 @@ fn hint(status: StatusCode) -> Option<&'static str> {
         StatusCode::NOT_FOUND => Some("is that a kubelet?"),
         _ => None,
     }
+}
+
+/// The header with the token in a file. An editor puts a newline at its end.
+fn bearer(file: &Path) -> Result<HeaderValue, SourceError> {
+    let doing = || format!("reading the token in {}", file.display());
+    let text = std::fs::read_to_string(file).map_err(|e| SourceError::failed(doing(), e))?;
+    let value = HeaderValue::try_from(format!("Bearer {}", text.trim()));
+    // What is wrong with it would show a part of it.
+    let mut value = value.map_err(|_| SourceError::failed(doing(), "it is no token"))?;
+    value.set_sensitive(true);
+    Ok(value)
 }
 
 /// The address without what may be a password.

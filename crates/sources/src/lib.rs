@@ -6,12 +6,19 @@
 
 pub mod api_server;
 pub mod cgroup;
+pub mod cri;
 pub mod kubelet;
 pub mod objects;
 mod pods;
+#[cfg(not(feature = "server"))]
+mod proto;
+#[cfg(feature = "server")]
+#[doc(hidden)]
+pub mod proto;
 mod web;
 
 pub use api_server::{ApiServer, ApiServerOptions};
 pub use cgroup::Cgroups;
+pub use cri::Runtime;
 pub use kubelet::{Kubelet, KubeletOptions};
 pub use objects::Whole;
