@@ -20,6 +20,8 @@ pub(crate) const TESTS: &[(&str, Test)] = &[
     ("agent_warns_of_mounts_inside_empty_dirs", nested),
     ("agent_is_the_only_one", single),
     ("agent_forgets_nothing_when_the_root_is_covered", covered),
+    ("agent_cleans_what_no_pod_wants", cleans),
+    ("agent_needs_somebody_to_ask_before_it_cleans", asks),
     ("agent_sleeps_and_stays_small", idle),
 ];
 
@@ -256,6 +258,49 @@ fn covered(node: &mut Node) -> Result<Verdict> {
     volume(node, "u2", "kubernetes.io~empty-dir", "more")?;
     until(|| Ok(count(node) == 2))?;
     agent.stop()?;
+    Ok(Verdict::Passed)
+}
+
+fn cleans(node: &mut Node) -> Result<Verdict> {
+    node.apply(
+        "wanted.yaml",
+        "apiVersion: v1\nkind: Pod\nmetadata: {name: web, namespace: test, uid: u2}\nspec:\n  containers:\n  - {name: main, \
+         image: example.org/main}\n  volumes:\n  - {name: mem, emptyDir: {medium: Memory}}\n",
+    )?;
+    let wanted = volume(node, "u2", "kubernetes.io~empty-dir", "mem")?;
+    mount_tmpfs(&wanted, "1m")?;
+    let secret = volume(node, "u1", "kubernetes.io~secret", "s")?;
+    mount_tmpfs(&secret, "1m")?;
+    let scratch = volume(node, "u1", "kubernetes.io~empty-dir", "scratch")?;
+    std::fs::write(scratch.join("own"), "the pod's")?;
+    let inside = scratch.join("inside");
+    std::fs::create_dir(&inside)?;
+    mount_tmpfs(&inside, "1m")?;
+    let only_dirs = volume(node, "u3", "kubernetes.io~empty-dir", "empty")?;
+    let pods = node.pods();
+    let agent = Agent::start(node, &["--clean", "--grace", "0s", "--manifests", pods.to_str().context("not UTF-8")?])?;
+    until(|| Ok(node.mounts()? == [wanted.clone()])).with_context(|| agent.text())?;
+    until(|| Ok(std::fs::symlink_metadata(&only_dirs).is_err())).with_context(|| agent.text())?;
+    agent.wait_for_line("orphaned: no pod wants what is left of it")?;
+    agent.wait_for_line("EphemeralData")?;
+    let own = std::fs::read_to_string(scratch.join("own"))?;
+    ensure!(own == "the pod's", "the emptyDir's file is {own:?}");
+    // What stays wakes nobody.
+    until(|| Ok(count(node) == 2)).with_context(|| agent.text())?;
+    std::thread::sleep(Duration::from_secs(5));
+    let before = status(agent.pid(), "voluntary_ctxt_switches")?;
+    std::thread::sleep(Duration::from_secs(3));
+    let woken = status(agent.pid(), "voluntary_ctxt_switches")? - before;
+    ensure!(woken == 0, "it woke up {woken} times in 3 s of idleness\n{}", agent.text());
+    let lines = agent.text().lines().filter(|line| line.contains("EphemeralData")).count();
+    ensure!(lines == 1, "what stays was told {lines} times\n{}", agent.text());
+    agent.stop()?;
+    Ok(Verdict::Passed)
+}
+
+fn asks(node: &mut Node) -> Result<Verdict> {
+    let ran = node.run(&["agent", "--clean"])?.expect(2)?;
+    ensure!(ran.stderr.contains("--clean needs somebody who knows which pods are gone"), "{}", ran.stderr);
     Ok(Verdict::Passed)
 }
 

@@ -7,9 +7,10 @@ use refloat_test_support::real_node::{Delete, RealNode, real_pod, tail};
 use serde_json::json;
 
 use crate::Test;
-use crate::world::{csi_claim, local_claim, objects, records, records_of, start_agent, start_driver};
+use crate::world::{csi_claim, local_claim, objects, records, records_of, start_agent, start_driver, text};
 
-pub(crate) const TESTS: &[(&str, Test)] = &[("agent_records_a_pods_volumes_whole", whole)];
+pub(crate) const TESTS: &[(&str, Test)] =
+    &[("agent_records_a_pods_volumes_whole", whole), ("agent_cleans_while_the_kubelet_is_away", away)];
 
 const TERM: i32 = 15;
 
@@ -67,6 +68,60 @@ fn whole(node: &mut RealNode) -> Result<()> {
     node.delete("Pod", "web", Delete::InOrder)?;
     let gone = node.wait_for(Duration::from_secs(60), |node| Ok(records(node)?.is_empty()))?;
     ensure!(gone, "records are left: {:#?}\n{}", records(node)?, tail(&node.log("agent")));
+    ensure!(node.end("agent", Some(TERM))? == 0, "the agent did not end well:\n{}", tail(&node.log("agent")));
+    Ok(())
+}
+
+/// The kubelet would delete through the bind; the agent unmounts it, and everything else of the pod.
+fn away(node: &mut RealNode) -> Result<()> {
+    objects(node)?;
+    start_driver(node)?;
+    csi_claim(node, "data")?;
+    let volumes = [
+        json!({"name": "scratch", "emptyDir": {}}),
+        json!({"name": "mem", "emptyDir": {"medium": "Memory"}}),
+        json!({"name": "sec", "secret": {"secretName": "sec"}}),
+        json!({"name": "data", "persistentVolumeClaim": {"claimName": "data"}}),
+    ];
+    node.create(&real_pod("web", &volumes, &[]))?;
+    let uid = node.wait_running("web")?;
+    let host = node.dir().join("host");
+    let inside = node.root().join("pods").join(&uid).join("volumes/kubernetes.io~empty-dir/scratch/inside");
+    for folder in [&host, &inside] {
+        std::fs::create_dir(node.from_outside(folder))?;
+    }
+    std::fs::write(node.from_outside(&host.join("canary")), "alive")?;
+    let (from, to) = (text(&host)?.to_owned(), text(&inside)?.to_owned());
+    node.run(&["mount", "--bind", &from, &to])?.expect(&[0])?;
+
+    node.kill_kubelet()?;
+    node.delete("Pod", "web", Delete::AtOnce)?;
+    // The API server and the cgroups are asked; nobody else is there.
+    let kubeconfig = text(&node.dir().join("kubeconfig"))?.to_owned();
+    let sources = ["--kubeconfig", kubeconfig.as_str(), "--node-name", "n1"];
+    let args = ["agent", "-v", "--color", "never", "--rest", "200ms", "--clean", "--grace", "1s", "--delete-ephemeral"];
+    node.launch("agent", crate::refloat(), &[&args[..], &sources[..]].concat())?;
+    // As long as the containers run the pod is wanted.
+    std::thread::sleep(Duration::from_secs(6));
+    let mounts = node.mounts_under(&node.root().join("pods"))?;
+    ensure!(mounts.len() == 4, "a running pod lost a mount: {mounts:#?}\n{}", node.log("agent"));
+
+    let socket = text(&node.dir().join("containerd.sock"))?.to_owned();
+    let script = "for t in $(ctr -a \"$0\" -n k8s.io tasks ls -q); do ctr -a \"$0\" -n k8s.io tasks kill -s 9 $t; done";
+    node.run(&["sh", "-c", script, &socket])?.expect(&[0])?;
+    let folder = node.root().join("pods").join(&uid);
+    let gone = node.wait_for(Duration::from_secs(90), |node| {
+        Ok(std::fs::symlink_metadata(node.from_outside(&folder)).is_err() && records(node)?.is_empty())
+    })?;
+    ensure!(gone, "the pod is not cleaned:\n{}", tail(&node.log("agent")));
+    let canary = std::fs::read_to_string(node.from_outside(&host.join("canary")))?;
+    ensure!(canary == "alive", "the host's file is {canary:?}");
+    let left = node.mounts_under(&node.root())?;
+    ensure!(left.iter().all(|point| *point == node.root()), "mounts are left: {left:#?}");
+    // Back again, the kubelet finds nothing to do.
+    node.start_kubelet()?;
+    let ready = node.wait_for(Duration::from_secs(30), |node| Ok(node.ask_kubelet("/pods")?.0 == 200))?;
+    ensure!(ready, "the kubelet does not come back");
     ensure!(node.end("agent", Some(TERM))? == 0, "the agent did not end well:\n{}", tail(&node.log("agent")));
     Ok(())
 }
