@@ -110,7 +110,7 @@ fn problems(out: &mut impl Write, look: Look, seen: &NodeVolumes) -> Result<(), 
 }
 
 /// Bytes in the largest unit of which there is at least one.
-fn size(bytes: u64) -> String {
+pub(crate) fn size(bytes: u64) -> String {
     let units = ["Ki", "Mi", "Gi", "Ti", "Pi", "Ei"];
     let (mut whole, mut rest, mut unit) = (bytes, 0, "");
     for next in units {

@@ -13,6 +13,7 @@ use crate::{Test, Verdict, is_real_root, tool};
 pub(crate) const TESTS: &[(&str, Test)] = &[
     ("block_volumes_of_every_plugin_are_found_by_their_devices", blocks),
     ("a_device_that_lost_its_symlink_is_shown", without_symlink),
+    ("two_disks_of_one_target_are_two_devices", one_target),
     ("other_programs_files_are_read_and_no_secret_comes_out", files),
     ("a_file_is_not_read_through_a_link_or_a_mount", hidden_files),
     ("each_place_that_a_root_may_have_shows_the_same", places),
@@ -211,10 +212,61 @@ fn without_symlink(node: &mut Node) -> Result<Verdict> {
     std::fs::remove_file(&by_name)?;
     let seen = seen?;
     ensure!(entry(&seen, "volumes", &link)?["mounted"] == true && seen["leftovers"] == json!([]), "{seen:#}");
+    // B31: the device that the symlink names is gone. What is bound is not taken for it, and both are shown.
+    std::fs::remove_file(&link)?;
+    std::os::unix::fs::symlink("/dev/refloat-test-gone", &link)?;
+    let seen = scan(node)?;
+    let found = entry(&seen, "volumes", &link)?;
+    ensure!(found["mounted"] == false && found["devicePath"] == "/dev/refloat-test-gone", "{found:#}");
+    ensure!(codes(entry(&seen, "leftovers", &lone)?) == ["BlockMapLeft"], "{seen:#}");
     // An emptied map folder, as after a crash, is still a device to be shown.
     let empty = map_folder(node, "fc", "50060e801049cfd1-lun-0");
     std::fs::create_dir_all(&empty)?;
     ensure!(entry(&scan(node)?, "devices", &empty)?["users"] == json!([]));
+    Ok(Verdict::Passed)
+}
+
+/// B30: one pod goes, and the other still uses the target.
+fn one_target(node: &mut Node) -> Result<Verdict> {
+    let stage =
+        |lun: u32| node.root.join(format!("plugins/kubernetes.io/iscsi/iface-h:3260:pv1/h:3260-iqn.a-lun-{lun}"));
+    let path = |pod: &str, pv: &str| node.root.join(format!("pods/{pod}/volumes/kubernetes.io~iscsi/{pv}"));
+    for (lun, pod, pv) in [(0, POD, "pv0"), (1, OTHER, "pv1")] {
+        mount("disk", &stage(lun))?;
+        let path = path(pod, pv);
+        std::fs::create_dir_all(&path)?;
+        bind(&stage(lun), &path)?;
+    }
+    let seen = scan(node)?;
+    for (lun, pod, pv) in [(0, POD, "pv0"), (1, OTHER, "pv1")] {
+        let unique = format!("kubernetes.io/iscsi/h:3260:iqn.a:{lun}");
+        let device = entry(&seen, "devices", &stage(lun))?;
+        ensure!(device["users"] == json!([pod]) && device["uniqueName"] == unique.as_str(), "{device:#}");
+        let volume = entry(&seen, "volumes", &path(pod, pv))?;
+        ensure!(
+            volume["uniqueName"] == unique.as_str() && volume["spec"]["volume"]["iscsi"]["lun"] == lun,
+            "{volume:#}"
+        );
+    }
+    // The first pod's mounts and folder are gone; of its device there is only the file.
+    tool("umount", &[path(POD, "pv0").as_os_str()])?;
+    tool("umount", &[stage(0).as_os_str()])?;
+    std::fs::remove_dir_all(node.root.join("pods").join(POD))?;
+    for with_file in [false, true] {
+        let file = stage(0).join("iscsi.json");
+        if with_file {
+            std::fs::write(
+                &file,
+                r#"{"VolName":"pv0","Portals":["h:3260","i:3260"],"Iqn":"iqn.a","Lun":"0","InitiatorName":"iqn.i"}"#,
+            )?;
+        }
+        let seen = scan(node)?;
+        let left = entry(&seen, "devices", &stage(0))?;
+        ensure!(left["users"] == json!([]) && left["mounted"] == false, "{left:#}");
+        ensure!(left["record"] == if with_file { "Foreign" } else { "Missing" }, "{left:#}");
+        ensure!(codes(left).contains(&"DeviceNotUndone"), "{left:#}");
+        ensure!(entry(&seen, "devices", &stage(1))?["users"] == json!([OTHER]), "{seen:#}");
+    }
     Ok(Verdict::Passed)
 }
 

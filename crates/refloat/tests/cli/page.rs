@@ -15,6 +15,7 @@ pub(crate) const TESTS: &[(&str, Test)] = &[
     ("a_page_stands_alone", stands_alone),
     ("a_page_is_for_scan_alone", scan_alone),
     ("a_page_is_well_in_a_browser", in_a_browser),
+    ("a_page_shows_a_node_that_a_kubelet_made", foreign_node),
     ("a_page_works_without_scripts", without_scripts),
     ("a_page_is_filtered", filtered),
     ("a_page_shows_hostile_names_and_runs_none", hostile),
@@ -203,6 +204,71 @@ fn in_a_browser(node: &mut Node) -> Result<Verdict> {
     let there = "(async () => { for (let i = 0; i < 100; i++) { const t = document.querySelector(':target'); \
                  if (t && t.checkVisibility()) return true; await new Promise(r => setTimeout(r, 20)); } return false; })()";
     ensure!(browser.value(there)? == true, "a link leads to what cannot be seen");
+    Ok(Verdict::Passed)
+}
+
+/// Block volumes, what lost its pod, and mounts of nobody, on a node without a record.
+fn foreign_node(node: &mut Node) -> Result<Verdict> {
+    let pod = node.root.join("pods/9c1914c1-77f4-4a8b-8527-c4e010587966");
+    let in_plugins = |rel: &str| node.root.join("plugins/kubernetes.io").join(rel);
+    let mount = |at: &std::path::Path| -> Result<()> {
+        std::fs::create_dir_all(at)?;
+        crate::tool(
+            "mount",
+            &["-t", "tmpfs", "-o", "size=64k", "disk"]
+                .map(OsStr::new)
+                .into_iter()
+                .chain([at.as_os_str()])
+                .collect::<Vec<_>>(),
+        )
+    };
+    // /dev/null and /dev/zero are always there, and bound as any device.
+    for (map, device, pv) in [("pd-1", "/dev/null", Some("data")), ("pd-lost", "/dev/zero", None)] {
+        let file = in_plugins("gce-pd/volumeDevices").join(map).join(pod.file_name().context("no name")?);
+        std::fs::create_dir_all(file.parent().context("no folder")?)?;
+        std::fs::write(&file, "")?;
+        crate::tool("mount", &["--bind".as_ref(), device.as_ref(), file.as_os_str()])?;
+        if let Some(pv) = pv {
+            let link = pod.join("volumeDevices/kubernetes.io~gce-pd").join(pv);
+            std::fs::create_dir_all(link.parent().context("no folder")?)?;
+            std::os::unix::fs::symlink(device, link)?;
+        }
+    }
+    mount(&in_plugins("cinder/mounts/8f3c"))?;
+    mount(&node.root.join("plugins_registry/stray"))?;
+    mount(&pod.join("volumes/kubernetes.io~nfs/shared"))?;
+    let ran = node.run(&["scan", "-o", "html", "--usage"])?.expect(3)?;
+    let file = node.folder().join("page.html");
+    std::fs::write(&file, &ran.stdout)?;
+    for part in
+        ["raw block device", "bound for each pod", "8f3c", "BlockMapLeft", "pd-lost", "StaleMount", "of 64Ki used"]
+    {
+        ensure!(ran.stdout.contains(part), "the page has no {part:?}");
+    }
+    let mut browser = match start(node)? {
+        Ok(browser) => browser,
+        Err(skipped) => return Ok(skipped),
+    };
+    for screen in [DESKTOP, PHONE] {
+        browser.open(&file, screen)?;
+        browser.value(OPEN_ALL)?;
+        let wide = browser.value(TOO_WIDE)?;
+        ensure!(wide == json!([]), "wider than the screen: {wide:#}");
+        let of = |browser: &mut Browser, part: &str| -> Result<String> {
+            let text = browser.value(&format!("document.querySelector('#{part}').innerText"))?;
+            Ok(text.as_str().unwrap_or_default().to_owned())
+        };
+        let (pods, devices) = (of(&mut browser, "pods")?, of(&mut browser, "devices")?);
+        let (leftovers, attention) = (of(&mut browser, "leftovers")?, of(&mut browser, "attention")?);
+        ensure!(pods.contains("data") && pods.contains("device kubernetes.io/gce-pd/pd-1"), "{pods}");
+        ensure!(
+            devices.contains("No pod is known to use it.") && devices.contains("kubernetes.io/cinder/8f3c"),
+            "{devices}"
+        );
+        ensure!(leftovers.contains("plugins_registry/stray") && leftovers.contains("pd-lost"), "{leftovers}");
+        ensure!(attention.contains("BlockMapLeft") && attention.contains("DeviceNotUndone"), "{attention}");
+        ensure!(browser.complaints.is_empty() && browser.requests.len() == 1, "{:?}", browser.complaints);
+    }
     Ok(Verdict::Passed)
 }
 

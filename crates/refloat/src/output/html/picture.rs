@@ -3,12 +3,13 @@
 use std::collections::BTreeMap;
 
 use maud::{Markup, html};
+use refloat_record::VolumeMode;
 use refloat_volume::Problem;
 
 use super::attention::{device_reason, reason, without_subject};
 use super::text::{plural, prose, shown, thousands};
 use crate::output::node_volumes::{Device, LeftoverOut, Mount, NodeVolumes, Spec, Volume};
-use crate::output::scan_table::pod_text;
+use crate::output::scan_table::{pod_text, size};
 
 /// With more volumes than these, pods are closed at first, unless they need attention.
 const FEW_VOLUMES: usize = 60;
@@ -29,6 +30,8 @@ pub(super) struct Picture<'a> {
     anchors: BTreeMap<&'a str, (String, String)>,
     /// Devices by path.
     devices: BTreeMap<&'a str, usize>,
+    /// Devices by unique name.
+    by_name: BTreeMap<&'a str, usize>,
     troubles: usize,
 }
 
@@ -44,8 +47,10 @@ impl<'a> Picture<'a> {
         let pods = namespaces.iter().flat_map(|(_, pods)| pods.keys()).enumerate();
         let anchors = pods.map(|(i, (name, uid))| (*uid, (format!("p{i}"), name.clone()))).collect();
         let devices = seen.devices.iter().enumerate().map(|(i, d)| (d.path.as_str(), i)).collect();
+        let by_name =
+            seen.devices.iter().enumerate().filter_map(|(i, d)| Some((d.unique_name.as_deref()?, i))).collect();
         let troubles = seen.volumes.iter().filter(|v| v.attention).count();
-        Self { seen, namespaces, anchors, devices, troubles }
+        Self { seen, namespaces, anchors, devices, by_name, troubles }
     }
 
     /// Anchor and name of a volume.
@@ -117,7 +122,11 @@ impl<'a> Picture<'a> {
             li data-item data-bad[v.attention] id=(format!("v{i}")) {
                 div.box.bad[v.attention] {
                     p { bdi.title { (shown(name)) } (badge(v.state)) @if v.wanted == "No" { (badge("Not wanted")) } }
-                    p.soft { (shown(&v.plugin)) " · record " (v.record) " · spec " (v.reconstruction) }
+                    p.soft {
+                        (shown(&v.plugin)) " · record " (v.record) " · spec " (v.reconstruction)
+                        @if v.mode == VolumeMode::Block { " · raw block device" }
+                        @if let Some(usage) = &v.usage { " · " (size(usage.used_bytes)) " of " (size(usage.total_bytes)) " used" }
+                    }
                     @for s in &v.sub_paths {
                         p.soft {
                             "subPath " @if let Some(path) = &s.sub_path { code { (shown(path)) } " " }
@@ -137,7 +146,9 @@ impl<'a> Picture<'a> {
     /// What a volume hangs on.
     fn source(&self, v: &Volume) -> Markup {
         if let Some(device) = v.device_path.as_deref() {
-            let known = self.devices.get(device).copied();
+            // A block volume comes from its device's node, and its device is at its map folder.
+            let by_name = || self.by_name.get(v.unique_name.as_deref()?);
+            let known = self.devices.get(device).or_else(by_name).copied();
             return known.map_or_else(
                 || html! { div.box.source { p { "device " code { (shown(device)) } } } },
                 |i| {
@@ -205,6 +216,7 @@ impl<'a> Picture<'a> {
                 div.box.source {
                     @if let Some(node) = &d.device { p { code { (shown(node)) } } }
                     @if let Some(mount) = &d.mount { (mount_source(mount)) }
+                    @else if d.state == "Mounted" { p { "a raw block device, bound for each pod" } }
                     @else { p.soft { "nothing is mounted" } }
                 }
             }
