@@ -3,7 +3,7 @@
 //! | file | where | what it tells |
 //! | --- | --- | --- |
 //! | `iscsi.json` | in the global folder of an iSCSI volume, hidden while something is mounted there; beside the pods' files of a block volume | portals, IQN, LUN, interface, initiator name, and the spec name |
-//! | `rbd.json` of kubelets before 1.10 | in the global folder of an RBD volume | monitors, pool, image, user, keyring |
+//! | `rbd.json` of older kubelets | in the global folder of an RBD volume | monitors, pool, image, user, keyring |
 //! | `<volume>~pv.json`, `<volume>~vs.json` | in the plugin's own folder below `plugins/`, or beside the volume's folder | the whole source |
 //!
 //! The FC plugin and flexVolume have no file. Only the fields named here are taken, so that nothing else that stands in a

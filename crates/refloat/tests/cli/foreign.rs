@@ -370,6 +370,19 @@ fn traced(node: &mut Node) -> Result<Verdict> {
     mount("dev", &root(node).join(format!("pods/{POD}/volumes/kubernetes.io~csi/x/mount")))?;
     mount("dev", &root(node).join(format!("pods/{POD}/volume-subpaths/disk/main/0")))?;
     mount("dev", &root(node).join(format!("pods/{POD}/etc-hosts")))?;
+    // A block volume, and files that mounts hide.
+    let map = root(node).join(format!("plugins/kubernetes.io/gce-pd/volumeDevices/pd-1/{POD}"));
+    std::fs::create_dir_all(map.parent().context("no folder")?)?;
+    std::fs::write(&map, "")?;
+    tool("mount", &["--bind".as_ref(), "/dev/null".as_ref(), map.as_os_str()])?;
+    let link = root(node).join(format!("pods/{POD}/volumeDevices/kubernetes.io~gce-pd/pv"));
+    std::fs::create_dir_all(link.parent().context("no folder")?)?;
+    std::os::unix::fs::symlink("/dev/null", &link)?;
+    let stage = root(node).join("plugins/kubernetes.io/iscsi/iface-default/h:3260-iqn.a-lun-9");
+    mount("dev", &stage)?;
+    std::fs::write(stage.join("iscsi.json"), "{}")?;
+    std::fs::create_dir_all(root(node).join("plugins/kubernetes.io/nfs"))?;
+    std::fs::write(root(node).join("plugins/kubernetes.io/nfs/data~vs.json"), "{}")?;
     let points = node.mounts()?.into_iter().filter(|point| *point != root(node)).collect::<Vec<_>>();
     let scanned = match trace(node, &node.refloat(&["scan", "-o", "json"]), &[3])? {
         Ok(text) => text,

@@ -8,7 +8,7 @@ use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 
 use crate::node::Node;
-use crate::{Test, Verdict, is_real_root, tool};
+use crate::{Test, Verdict, is_real_root, saved, tool};
 
 pub(crate) const TESTS: &[(&str, Test)] = &[
     ("block_volumes_of_every_plugin_are_found_by_their_devices", blocks),
@@ -175,6 +175,28 @@ fn blocks(node: &mut Node) -> Result<Verdict> {
     // Explained with what holds it.
     let explained = node.run(&["explain", &format!("{POD}/pv-a")])?;
     ensure!(explained.stdout.contains(&holder.0), "{}", explained.stdout);
+    // The same from the node's saved mount table and its unpacked root, where no device is to be asked.
+    let (root, file) = (node.root.clone(), node.folder().join("mountinfo"));
+    std::fs::write(&file, std::fs::read("/proc/self/mountinfo")?)?;
+    let unpacked = node.folder().join("unpacked");
+    saved::unpack(&root, &unpacked)?;
+    node.root = unpacked;
+    node.more = ["--mountinfo", &file.display().to_string(), "--original-root", &root.display().to_string()]
+        .map(str::to_owned)
+        .to_vec();
+    let elsewhere = saved::without_ids(crate::layouts::scan(node)?);
+    let live = saved::without_ids(scan.clone());
+    for (live, saved) in
+        live["volumes"].as_array().into_iter().flatten().zip(elsewhere["volumes"].as_array().into_iter().flatten())
+    {
+        for field in ["path", "specName", "uniqueName", "spec", "lost", "mounted", "devicePath"] {
+            ensure!(live[field] == saved[field], "{field}: live {live:#}, saved {saved:#}");
+        }
+    }
+    ensure!(
+        elsewhere["leftovers"] == json!([]) && elsewhere["volumes"].as_array().map(Vec::len) == Some(2 * kinds().len())
+    );
+    (node.root, node.more) = (root, vec![]);
     // Nobody may touch what cannot be undone.
     let before = node.mounts()?;
     node.once()?;

@@ -20,7 +20,7 @@ pub(crate) const TESTS: &[(&str, Test)] = &[
 const UID: &str = "11111111-2222-4333-8444-555555555555";
 
 /// Packs and unpacks a folder as `tar --one-file-system` does, which goes into no mount.
-fn unpack(from: &Path, to: &Path) -> Result<()> {
+pub(crate) fn unpack(from: &Path, to: &Path) -> Result<()> {
     std::fs::create_dir(to)?;
     let archive = to.with_extension("tar");
     let (from, to, file) = (from.as_os_str(), to.as_os_str(), archive.as_os_str());
@@ -69,7 +69,7 @@ fn as_live(node: &mut Node) -> Result<Verdict> {
     Ok(Verdict::Passed)
 }
 
-fn without_ids(mut scan: Value) -> Value {
+pub(crate) fn without_ids(mut scan: Value) -> Value {
     for list in ["volumes", "devices"] {
         for entry in scan[list].as_array_mut().into_iter().flatten() {
             if let Some(mount) = entry["mount"].as_object_mut() {
