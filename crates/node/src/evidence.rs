@@ -8,6 +8,7 @@ pub(crate) mod drivers;
 mod global;
 mod hanging;
 mod inside;
+mod sockets;
 mod walk;
 
 use std::collections::BTreeMap;
@@ -32,6 +33,8 @@ pub struct Tree {
     pub foreign: BTreeMap<PathBuf, ForeignFile>,
     /// Other programs' files about volumes outside the pods' folders, sorted by path.
     pub records: Vec<ForeignRecord>,
+    /// Sockets of drivers that nobody listens on, relative to the root.
+    pub sockets: Vec<PathBuf>,
     /// What block volumes leave outside the pods' folders.
     pub blocks: Blocks,
     /// What could not be listed (a file where a folder should be, no permission).
@@ -170,6 +173,9 @@ impl<'a> Gather<'a> {
             inside::look(&self.host.root, &mut tree.pods, &records.records, &table);
             if self.saved.is_none() {
                 tree.pods.iter_mut().for_each(block::resolve_links);
+            }
+            if self.saved.is_none() {
+                tree.sockets = sockets::look(&self.host.root);
             }
             (joined(beside), fuse.map(joined).unwrap_or_default())
         });

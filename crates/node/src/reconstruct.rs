@@ -61,6 +61,7 @@ pub fn reconstruct(evidence: &Evidence, plugins: &Plugins) -> Actual {
     let folders = leftovers::pod_folders(&context, &volumes, &leftovers);
     leftovers.extend(folders);
     leftovers.extend(block::loops_left(&context, &volumes));
+    leftovers.extend(leftovers::sockets(&context));
     leftovers.sort_unstable_by(|a, b| (&a.pod, &a.path, a.kind).cmp(&(&b.pod, &b.path, b.kind)));
     leftovers.dedup();
     hanging::tell(evidence, &context.mounts, &mut volumes, &mut devices, &mut leftovers);

@@ -467,6 +467,10 @@ impl Planner<'_> {
             return;
         }
         let Some(pod) = &leftover.pod else {
+            if leftover.kind == LeftoverKind::Socket {
+                // A driver's, and no volume: nothing of a volume is left by it.
+                return;
+            }
             let message = leftover.problems.first().map(|p| p.message.clone());
             let command = leftover.mounted.then(|| unmount_command(&leftover.path)).flatten();
             let reason = "it is in no pod's folder, so nobody can tell whose it is";

@@ -66,6 +66,20 @@ pub(super) fn pod_folders(context: &Context<'_>, volumes: &[ActualVolume], mount
     found
 }
 
+/// The sockets that nobody listens on.
+pub(super) fn sockets(context: &Context<'_>) -> impl Iterator<Item = Leftover> {
+    let found = context.evidence.tree.iter().flat_map(|tree| &tree.sockets);
+    found.map(|socket| {
+        let path = context.mounts.root.join(socket);
+        let problem = Problem::new(
+            "SocketLeft",
+            format!("nobody listens on the socket {}", path.display()),
+            "Its driver is stopped or gone. One that starts makes its socket anew; if it is gone for good, remove the file.",
+        );
+        Leftover { path, kind: LeftoverKind::Socket, pod: None, mounted: false, problems: vec![problem] }
+    })
+}
+
 /// subPath folders where nothing is mounted and whose spec name no volume of the pod has.
 fn sub_path_folders(context: &Context<'_>, pod: &PodTree, volumes: &[ActualVolume]) -> Vec<Leftover> {
     let Some(uid) = &pod.uid else { return vec![] };

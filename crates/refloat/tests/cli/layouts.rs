@@ -18,6 +18,8 @@ pub(crate) const TESTS: &[(&str, Test)] = &[
     ("a_file_is_not_read_through_a_link_or_a_mount", hidden_files),
     ("each_place_that_a_root_may_have_shows_the_same", places),
     ("a_mount_is_shown_whatever_it_is_of", strays),
+    ("the_rest_of_the_layouts_are_known", others),
+    ("a_socket_of_nobody_is_shown", sockets),
     ("explain_by_every_name_of_a_foreign_volume", explained),
 ];
 
@@ -560,5 +562,110 @@ fn explained(node: &mut Node) -> Result<Verdict> {
     for target in ["999999999", "0", "18446744073709551616", ""] {
         node.run(&["explain", target])?.expect(1)?;
     }
+    Ok(Verdict::Passed)
+}
+
+/// What has no folder, a folder alone, a folder called after its device, and both CSI layouts; a subPath of each.
+fn others(node: &mut Node) -> Result<Verdict> {
+    let pod = node.root.join("pods").join(POD);
+    let volume = |plugin: &str, name: &str| pod.join("volumes").join(plugin.replace('/', "~")).join(name);
+    let staged = |plugin: &str, name: &str, global: &str| -> Result<PathBuf> {
+        let (global, path) = (node.root.join("plugins").join(global), volume(plugin, name));
+        mount("disk", &global)?;
+        std::fs::create_dir_all(&path)?;
+        bind(&global, &path)?;
+        Ok(path)
+    };
+    let git = volume("kubernetes.io/git-repo", "git");
+    std::fs::create_dir_all(git.join("repo"))?;
+    let marker = pod.join("plugins/kubernetes.io~empty-dir/wrapped_git");
+    std::fs::create_dir_all(&marker)?;
+    std::fs::write(marker.join("ready"), "")?;
+    let storageos = staged("kubernetes.io/storageos", "pv.ns.vol", "kubernetes.io~storageos/mounts/pv.ns.vol")?;
+    let azure = staged("kubernetes.io/azure-disk", "disk", "kubernetes.io/azure-disk/mounts/m1234")?;
+    let oldest = staged("kubernetes.io/rbd", "old", "kubernetes.io/rbd/mounts/a-image-b-image-c")?;
+    let gluster = volume("kubernetes.io/glusterfs", "gone");
+    std::fs::create_dir_all(&gluster)?;
+    // CSI as it is, and as it was before 1.24.
+    let csi = |name: &str, handle: &str, stage: &str| -> Result<PathBuf> {
+        let folder = volume("kubernetes.io/csi", name);
+        let data = format!(r#"{{"driverName":"acme.example","specVolID":"{name}","volumeHandle":"{handle}"}}"#);
+        let stage = node.root.join("plugins/kubernetes.io/csi").join(stage);
+        mount("disk", &stage.join("globalmount"))?;
+        std::fs::write(stage.join("vol_data.json"), &data)?;
+        std::fs::create_dir_all(folder.join("mount"))?;
+        bind(&stage.join("globalmount"), &folder.join("mount"))?;
+        std::fs::write(folder.join("vol_data.json"), &data)?;
+        Ok(folder.join("mount"))
+    };
+    let Some(hash) = sha256("h-1") else { return Ok(Verdict::Skipped("there is no sha256sum".into())) };
+    let hash = format!("acme.example/{hash}");
+    let new = csi("pv-new", "h-1", &hash)?;
+    let old = csi("pv-old", "h-2", "pv/pv-old")?;
+    let names = ["git", "pv.ns.vol", "disk", "old", "pv-new", "pv-old", "gone"];
+    for (index, name) in names.iter().enumerate() {
+        mount("sub", &pod.join(format!("volume-subpaths/{name}/main/{index}")))?;
+    }
+    let seen = scan(node)?;
+    ensure!(seen["leftovers"] == json!([]), "{:#}", seen["leftovers"]);
+    ensure!(seen["volumes"].as_array().map(Vec::len) == Some(names.len()), "{seen:#}");
+    for volume in seen["volumes"].as_array().into_iter().flatten() {
+        ensure!(volume["subPaths"].as_array().map(Vec::len) == Some(1), "{volume:#}");
+        ensure!(volume["reconstruction"] == "Partial", "{volume:#}");
+    }
+    let spec = |path: &Path| -> Result<Value> { Ok(entry(&seen, "volumes", path)?["spec"]["volume"].clone()) };
+    ensure!(spec(&git)? == json!({ "name": "git", "gitRepo": {} }), "{:#}", spec(&git)?);
+    let told = json!({ "name": "pv", "storageos": { "volumeNamespace": "ns", "volumeName": "vol" } });
+    ensure!(spec(&storageos)? == told, "{:#}", spec(&storageos)?);
+    ensure!(spec(&azure)? == json!({ "name": "disk", "azureDisk": { "kind": "Managed" } }), "{:#}", spec(&azure)?);
+    ensure!(entry(&seen, "volumes", &azure)?["uniqueName"].is_null(), "a checksum tells no name");
+    // Two ways to take it apart are none.
+    ensure!(spec(&oldest)? == json!({ "name": "old", "rbd": {} }), "{:#}", spec(&oldest)?);
+    ensure!(spec(&gluster)? == json!({ "name": "gone", "glusterfs": {} }), "{:#}", spec(&gluster)?);
+    for (path, handle) in [(&new, "h-1"), (&old, "h-2")] {
+        let found = entry(&seen, "volumes", path)?;
+        let unique = format!("kubernetes.io/csi/acme.example^{handle}");
+        ensure!(found["uniqueName"] == unique.as_str() && found["record"] == "Foreign", "{found:#}");
+        let mut devices = seen["devices"].as_array().into_iter().flatten();
+        let device = devices.find(|device| device["uniqueName"] == unique.as_str()).context("no device")?;
+        ensure!(device["users"] == json!([POD]) && found["devicePath"] == device["path"], "{device:#}\n{found:#}");
+    }
+    Ok(Verdict::Passed)
+}
+
+fn sha256(text: &str) -> Option<String> {
+    let mut child = std::process::Command::new("sha256sum")
+        .stdin(std::process::Stdio::piped())
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .ok()?;
+    std::io::Write::write_all(&mut child.stdin.take()?, text.as_bytes()).ok()?;
+    let output = child.wait_with_output().ok()?;
+    String::from_utf8(output.stdout).ok()?.split(' ').next().map(str::to_owned)
+}
+
+fn sockets(node: &mut Node) -> Result<Verdict> {
+    let at = |rel: &str| node.root.join(rel);
+    for folder in ["plugins_registry/deeper", "plugins/acme.example"] {
+        std::fs::create_dir_all(at(folder))?;
+    }
+    let listen = |rel: &str| std::os::unix::net::UnixListener::bind(at(rel)).with_context(|| rel.to_owned());
+    let living = listen("plugins_registry/living-reg.sock")?;
+    for gone in ["plugins_registry/gone-reg.sock", "plugins_registry/deeper/gone.sock", "plugins/acme.example/csi.sock"]
+    {
+        drop(listen(gone)?);
+    }
+    std::os::unix::fs::symlink(at("plugins_registry/gone-reg.sock"), at("plugins_registry/link.sock"))?;
+    std::fs::write(at("plugins_registry/file"), "")?;
+    let seen = scan(node)?;
+    let left = seen["leftovers"].as_array().context("no list")?;
+    ensure!(left.len() == 3 && left.iter().all(|l| l["kind"] == "Socket" && codes(l) == ["SocketLeft"]), "{left:#?}");
+    entry(&seen, "leftovers", &at("plugins/acme.example/csi.sock"))?;
+    // They are no volume's: nothing keeps a node from being clean.
+    let plan = node.run(&["clean", "-o", "json"])?.json()?;
+    ensure!(plan["kept"] == json!([]) && plan["steps"] == json!([]), "{plan:#}");
+    let told = node.run(&["explain", &at("plugins_registry/gone-reg.sock").display().to_string()])?;
+    ensure!(told.stdout.contains("SocketLeft"), "{told:?}");
+    drop(living);
     Ok(Verdict::Passed)
 }
