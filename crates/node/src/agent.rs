@@ -177,6 +177,16 @@ impl Agent {
         }
     }
 
+    /// Looks once, and cleans if it is to. Answers whether nothing is left to be tried again.
+    pub fn once(&mut self) -> Result<bool, AgentError> {
+        let mut done = self.look()?.is_none();
+        if self.cleanup.is_some() {
+            done &= self.clean()?.is_none();
+            done &= self.look()?.is_none();
+        }
+        Ok(done)
+    }
+
     /// Says once what is wrong.
     fn tell(&mut self, problem: &Problem) {
         if self.told.insert(problem.message.clone()) {

@@ -366,6 +366,9 @@ pub(crate) struct AgentArgs {
     #[arg(long, env = "REFLOAT_REST", value_name = "DURATION", default_value = "300ms",
           value_parser = crate::duration::parse)]
     pub(crate) rest: std::time::Duration,
+    /// Look once, write the records, with --clean also clean, and exit
+    #[arg(long)]
+    pub(crate) once: bool,
     /// Do what `refloat clean --yes` does with what has been orphaned for --grace, whenever the node has come to rest
     #[arg(long, env = "REFLOAT_CLEAN")]
     pub(crate) clean: bool,

@@ -74,6 +74,11 @@ fn out() -> Option<PathBuf> {
     Some(std::env::current_exe().ok()?.ancestors().nth(3)?.join("real-node"))
 }
 
+/// The program that starts a node.
+fn script() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/real-node/real-node")
+}
+
 fn is_installed(tool: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path).any(|folder| folder.join(tool).is_file())
@@ -94,15 +99,21 @@ impl RealNode {
                 "kubelet and kube-apiserver are not built; `cargo xtask real-node` does that, where Go is".into(),
             );
         }
-        None
+        match Command::new("python3").arg(script()).arg("check").stdin(Stdio::null()).output() {
+            Ok(output) if output.status.success() && output.stdout.is_empty() => None,
+            Ok(output) => {
+                let said = [output.stdout, output.stderr].concat();
+                Some(String::from_utf8_lossy(&said).trim().replace('\n', " "))
+            }
+            Err(error) => Some(format!("python3 cannot be run: {error}")),
+        }
     }
 
     /// Starts one, which takes some five seconds.
     pub fn start() -> Result<Self> {
-        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/real-node/real-node");
         let out = out().context("where are the node's programs?")?;
         let mut command = Command::new("python3");
-        command.arg(script).arg("serve").env("REAL_NODE_OUT", out).stdin(Stdio::piped()).stdout(Stdio::piped());
+        command.arg(script()).arg("serve").env("REAL_NODE_OUT", out).stdin(Stdio::piped()).stdout(Stdio::piped());
         for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("REFLOAT_")) {
             command.env_remove(name);
         }

@@ -1,4 +1,4 @@
-//! What pods that are gone left on a kubelet's tree; `clean --yes` and `release --yes` are killed, and run again.
+//! What pods that are gone left on a kubelet's tree; `clean --yes`, `release --yes` and the agent are killed, and run again.
 
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
@@ -12,9 +12,9 @@ use crate::node::{self, Node};
 
 /// The scenario.
 pub(super) const KIND: Kind = Kind {
-    phases: &["clean", "release"],
+    phases: &["clean", "release", "agent", "agent-clean"],
     others: &[],
-    part: 16,
+    part: 28,
     shared: |_| Ok(None),
     new: |binary, _| Ok(Box::new(Clean::new(binary)?)),
 };
@@ -42,6 +42,14 @@ impl Clean {
     fn arguments(&self) -> Result<Vec<String>> {
         let pods = self.node.pods();
         let pods = pods.to_str().context("a folder's name is not UTF-8")?;
+        let words = match self.phase.as_str() {
+            "agent" => Some(vec!["agent", "--once"]),
+            "agent-clean" => Some(Self::agent_clean(pods)),
+            _ => None,
+        };
+        if let Some(words) = words {
+            return Ok(words.into_iter().map(str::to_owned).collect());
+        }
         let mut all = vec![
             self.phase.as_str(),
             "--yes",
@@ -60,6 +68,35 @@ impl Clean {
         Ok(all.into_iter().map(str::to_owned).collect())
     }
 
+    fn agent_clean(pods: &str) -> Vec<&str> {
+        let how = ["--workers", "1", "--delete-ephemeral", "--grace", "0s", "--manifests", pods];
+        [&["agent", "--once", "--clean"][..], &how[..]].concat()
+    }
+
+    /// Runs the agent to its end, with everything cleaned, and answers what a clean-up would still do.
+    fn agent_to_the_end(&self) -> Result<serde_json::Value> {
+        let pods = self.node.pods();
+        let pods = pods.to_str().context("a folder's name is not UTF-8")?;
+        self.node.run(&Self::agent_clean(pods))?.expect(0)?;
+        self.check_data()?;
+        let how = ["clean", "-o", "json", "--delete-ephemeral", "--grace", "0s", "--manifests", pods];
+        self.node.run(&how)?.expect(0)?.json()
+    }
+
+    /// Every volume that is understood has a good record.
+    fn check_recorded(&self) -> Result<()> {
+        self.node.run(&["agent", "--once"])?.expect(0)?;
+        self.check_data()?;
+        self.node.run(&["record", "verify"])?.expect(0)?;
+        let scan = self.node.run(&["scan", "-o", "json"])?.json()?;
+        let volumes = scan["volumes"].as_array().context("a scan without volumes")?;
+        ensure!(volumes.len() >= 6, "volumes are gone: {scan:#}");
+        for volume in volumes {
+            ensure!(volume["record"] == "Ok" || volume["uniqueName"].is_null(), "no record of {volume:#}");
+        }
+        Ok(())
+    }
+
     fn folder_of(&self, rel: &str) -> Result<PathBuf> {
         let path = self.node.root.join(rel);
         std::fs::create_dir_all(&path)?;
@@ -75,7 +112,7 @@ impl Clean {
              example.org/main}\n  volumes:\n  - {name: m, emptyDir: {medium: Memory}}\n  - {name: d, emptyDir: {}}\n",
         )?;
         self.node.once()?.expect(0)?;
-        if self.phase == "clean" {
+        if self.phase != "release" {
             self.node.delete("pod.yaml")?;
         }
         let (plain, device) = (self.node.host().join("plain"), self.node.host().join("device"));
@@ -112,6 +149,9 @@ impl Clean {
 
     /// Runs it once more, to its end.
     fn again(&self) -> Result<serde_json::Value> {
+        if self.phase.starts_with("agent") {
+            return self.agent_to_the_end();
+        }
         let arguments = self.arguments()?;
         let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
         let ran = self.node.run(&arguments)?.expect(0)?;
@@ -140,6 +180,9 @@ impl Scenario for Clean {
 
     fn check_restart(&mut self, _: &str) -> Result<()> {
         self.check_data().context("right after the kill")?;
+        if self.phase == "agent" {
+            self.check_recorded()?;
+        }
         let plan = self.again()?;
         ensure!(self.node.mounts()?.is_empty(), "mounts are left: {:?}\n{plan:#}", self.node.mounts()?);
         let pods = node::files(&self.node.root.join("pods"))?;

@@ -23,6 +23,14 @@ pub(crate) fn run(args: &AgentArgs, settings: &Settings) -> Result<Done, Failure
     let stop = stop_signals()?;
     let objects = sources::objects(&args.undo.authority.sources)?;
     let mut agent = Agent::start(options, objects, cleaning(args, settings)?).map_err(|e| explain(e, settings))?;
+    if args.once {
+        let done = agent.once().map_err(|e| explain(e, settings))?;
+        return if done {
+            Ok(Done::Well)
+        } else {
+            Err(Failure::message("not all could be done", "the messages above say what; run it again"))
+        };
+    }
     tracing::info!(root = %root.display(), records = %settings.state_dir.display(), "the agent runs");
     agent.run(stop.as_fd()).map_err(|e| explain(e, settings))?;
     tracing::info!("stopped; records and volumes stay as they are");
