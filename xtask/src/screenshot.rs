@@ -18,7 +18,7 @@ pub(crate) struct Args {
     page: Option<std::path::PathBuf>,
 }
 
-const SCREEN: Screen = Screen { width: 1080, height: 1500, scale: 1, mobile: false, dark: false, scripts: true };
+const SCREEN: Screen = Screen { width: 1080, height: 1800, scale: 1, mobile: false, dark: false, scripts: true };
 
 /// Runs the command.
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
@@ -119,6 +119,15 @@ fn scene(node: &mut Node) -> Result<String> {
     let left = node.root.join("pods/5d1b7c2e-93f4-4a56-8c0d-0f6f2f0f9a11/volumes/kubernetes.io~empty-dir/upload");
     std::fs::create_dir_all(&left)?;
     std::fs::write(left.join("receipt-1.pdf"), "")?;
+    // And a disk that it staged for a pod that is gone, whose folder is gone too.
+    let stage = node.root.join("plugins/kubernetes.io/gce-pd/mounts/pd-archive");
+    std::fs::create_dir_all(&stage)?;
+    mount_tmpfs(&stage, "64k")?;
+    // And the bind of a block volume whose symlink is gone.
+    let map = node.root.join("plugins/kubernetes.io/gce-pd/volumeDevices/pd-raw/5d1b7c2e-93f4-4a56-8c0d-0f6f2f0f9a11");
+    std::fs::create_dir_all(map.parent().context("it has no folder")?)?;
+    std::fs::write(&map, "")?;
+    crate::process::run(Command::new("mount").arg("--bind").arg(&disk).arg(&map))?;
     let pods = node.pods();
     let ran = node.run(&["scan", "-o", "html", "--manifests", pods.to_str().context("not UTF-8")?])?.expect(3)?;
     Ok(ran.stdout)
