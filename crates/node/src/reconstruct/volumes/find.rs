@@ -135,10 +135,20 @@ fn map_paths<'e>(context: &Context<'e>, all: &mut AllFound<'e>) {
             unnamed.entry((pod, global.plugin.escaped())).or_default().push(path);
         }
     }
-    for ((pod, plugin), mut maps) in unnamed {
-        maps.sort_unstable();
-        maps.dedup();
-        match_maps(context, all, pod, &plugin, maps);
+    if !unnamed.is_empty() {
+        let mut candidates: HashMap<(String, String), Vec<usize>> = HashMap::new();
+        for (index, found) in all.volumes.iter().enumerate() {
+            if found.mode == VolumeMode::Block && found.record.is_none() {
+                let place = (found.pod.to_string(), found.plugin.to_string());
+                candidates.entry(place).or_default().push(index);
+            }
+        }
+        for ((pod, plugin), mut maps) in unnamed {
+            maps.sort_unstable();
+            maps.dedup();
+            let candidates = candidates.get(&(pod.to_owned(), plugin));
+            match_maps(context, all, pod, candidates, maps);
+        }
     }
     // What a driver published is its pod's, also if nothing of that is left where the pod sees it.
     let files = context.evidence.tree.iter().flat_map(|tree| &tree.blocks.published).map(std::path::PathBuf::as_path);
@@ -155,20 +165,30 @@ fn map_paths<'e>(context: &Context<'e>, all: &mut AllFound<'e>) {
 /// Gives each of these files and mounts, all of one plugin and pod, to the volume of which it is: by the device that is bound
 /// there and that the volume's symlink leads to; else to the only one there is, if nothing contradicts that. What is
 /// mounted of the rest is a leftover.
-fn match_maps<'e>(context: &Context<'e>, all: &mut AllFound<'e>, pod: &str, plugin: &str, maps: Vec<&'e Path>) {
-    let of_pod = |found: &Found<'_>| {
-        found.mode == VolumeMode::Block && found.record.is_none() && found.pod.as_str() == pod && found.plugin == plugin
-    };
+fn match_maps<'e>(
+    context: &Context<'e>,
+    all: &mut AllFound<'e>,
+    pod: &str,
+    candidates: Option<&Vec<usize>>,
+    maps: Vec<&'e Path>,
+) {
     let mut volumes: Vec<(usize, Option<Origin<'e>>)> = vec![];
-    for (index, found) in all.volumes.iter().enumerate().filter(|(_, found)| of_pod(found)) {
-        volumes.push((index, found.folder.and_then(|folder| Origin::of_link(context, folder))));
+    for index in candidates.into_iter().flatten() {
+        let folder = all.volumes[*index].folder;
+        volumes.push((*index, folder.and_then(|folder| Origin::of_link(context, folder))));
     }
+    let bound = |map: &'e Path| (map, Origin::of_mount(context, &context.mounts.root.join(map)));
+    let maps: Vec<(&Path, Option<Origin<'e>>)> = maps.into_iter().map(bound).collect();
+    // Of two binds of one device nobody can tell which is the volume's.
+    let twice: Vec<bool> = maps
+        .iter()
+        .map(|(_, bound)| bound.is_some() && maps.iter().filter(|(_, other)| other == bound).count() > 1)
+        .collect();
     let mut rest = vec![];
-    for map in maps {
-        let bound = Origin::of_mount(context, &context.mounts.root.join(map));
+    for ((map, bound), twice) in maps.into_iter().zip(twice) {
         let mut same = volumes.iter().enumerate().filter(|(_, (_, link))| bound.is_some() && *link == bound);
         match (same.next(), same.next()) {
-            (Some((place, _)), None) => {
+            (Some((place, _)), None) if !twice => {
                 let (index, _) = volumes.remove(place);
                 all.volumes[index].map = Some(map);
             }
