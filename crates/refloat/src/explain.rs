@@ -299,7 +299,17 @@ fn leftover(seen: &Leftover, view: &View, plan: &Plan) -> Subject {
         what.push("Something is mounted there.".into());
     }
     let pod = seen.pod.as_ref();
-    let evidence = pod.map(|pod| told_of(pod, view)).unwrap_or_default();
+    let mounts = view.table.stack(&seen.path);
+    let mount = |m: &Mount<'_>| {
+        let root = path_text(m.root()).0;
+        format!("mount table: {} from {:?} (root {root}), id {}", m.fs_type(), m.source(), m.short_id())
+    };
+    let mut evidence: Vec<String> = mounts.iter().map(mount).collect();
+    if mounts.is_empty() {
+        evidence.push("mount table: nothing at its path".into());
+    }
+    evidence.push("folders and records: no volume is known there".into());
+    evidence.extend(pod.map(|pod| told_of(pod, view)).unwrap_or_default());
     Subject {
         evidence,
         subject: format!("leftover {}", out.path),

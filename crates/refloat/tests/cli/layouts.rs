@@ -549,7 +549,7 @@ fn explained(node: &mut Node) -> Result<Verdict> {
                     "{target}: no {part}: {one:#}"
                 );
             }
-            ensure!(one["evidence"].to_string().contains("mount table") || *subject == "leftover", "{target}: {one:#}");
+            ensure!(one["evidence"].to_string().contains("mount table"), "{target}: {one:#}");
             let below = !target.is_empty() && *subject != "mount ";
             ensure!(!below || !one["next"].as_array().is_none_or(Vec::is_empty), "{target}: no next step: {one:#}");
         }
