@@ -27,7 +27,7 @@ use refloat_csi::Drivers;
 use refloat_record::{Loaded, OpenError, Record, RecordKey, Store, UnreadableReason};
 use refloat_volume::{Host, Plugins, Problem, error_chain};
 
-pub use cleaning::Cleaning;
+pub use cleaning::{Cleaning, Event, Happened, Listener};
 pub use enrich::{ObjectsError, WholeObjects};
 
 use crate::evidence::{Gather, GatherError};

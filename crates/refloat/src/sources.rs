@@ -4,9 +4,10 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use refloat_node::agent::WholeObjects;
+use anyhow::Context;
+use refloat_node::agent::{Listener, WholeObjects};
 use refloat_node::{Answers, Asked, Covers, PodSource, SourceError, SourceKind};
-use refloat_sources::{ApiServer, ApiServerOptions, Cgroups, Kubelet, KubeletOptions, Runtime, Whole, cri};
+use refloat_sources::{ApiServer, ApiServerOptions, Cgroups, Events, Kubelet, KubeletOptions, Runtime, Whole, cri};
 use refloat_volume::Problem;
 use serde::Serialize;
 
@@ -82,6 +83,13 @@ pub(crate) fn objects(args: &SourceArgs) -> Result<Option<Box<dyn WholeObjects>>
     let (kubelet, api_server) = (kubelet(args), api_server(args)?);
     let some = kubelet.is_some() || api_server.is_some();
     Ok(some.then(|| Box::new(Whole::new(kubelet, api_server, patience(args))) as Box<dyn WholeObjects>))
+}
+
+/// Who is told of orphans besides the log: the API server, if one is named.
+pub(crate) fn listener(args: &SourceArgs) -> Result<Option<Box<dyn Listener>>, Failure> {
+    let Some(api_server) = api_server(args)? else { return Ok(None) };
+    let events = Events::start(api_server, patience(args)).context("cannot start a thread for events")?;
+    Ok(Some(Box::new(events)))
 }
 
 fn kubelet(args: &SourceArgs) -> Option<Kubelet> {

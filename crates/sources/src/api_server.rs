@@ -12,6 +12,7 @@ use kube::{Client, Config};
 use refloat_node::{Answer, Covers, PodSource, SourceError, SourceKind};
 use refloat_record::BootId;
 use serde::Deserialize;
+use serde_json::Value;
 
 use crate::{pods, web};
 
@@ -99,6 +100,19 @@ impl ApiServer {
         web::wait(deadline, async {
             let client = web::client(self.config().await?, &self.name())?;
             web::get(&client, path, list_hint).await
+        })
+    }
+
+    /// What this node is called there.
+    pub(crate) fn node_name(&self) -> &str {
+        &self.options.node_name
+    }
+
+    /// Creates an object.
+    pub(crate) fn post(&self, path: &str, object: &Value, deadline: Instant) -> Result<(), SourceError> {
+        web::wait(deadline, async {
+            let client = web::client(self.config().await?, &self.name())?;
+            web::post(&client, path, object, list_hint).await
         })
     }
 

@@ -7,6 +7,7 @@
 pub mod api_server;
 pub mod cgroup;
 pub mod cri;
+pub mod events;
 pub mod kubelet;
 pub mod objects;
 mod pods;
@@ -20,5 +21,6 @@ mod web;
 pub use api_server::{ApiServer, ApiServerOptions};
 pub use cgroup::Cgroups;
 pub use cri::Runtime;
+pub use events::Events;
 pub use kubelet::{Kubelet, KubeletOptions};
 pub use objects::Whole;

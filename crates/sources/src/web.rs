@@ -37,6 +37,28 @@ pub(crate) fn client(mut config: Config, address: &str) -> Result<Client, Source
 pub(crate) async fn get(client: &Client, path: &str, hint: Hints) -> Result<Vec<u8>, SourceError> {
     let request = Request::get(path).header(http::header::ACCEPT, "application/json").body(kube::client::Body::empty());
     let request = request.map_err(|e| SourceError::failed(format!("asking for {path}"), e))?;
+    send(client, path, request, hint).await
+}
+
+/// Sends an object to this path, and has an error if the answer is none of success.
+pub(crate) async fn post(
+    client: &Client,
+    path: &str,
+    object: &serde_json::Value,
+    hint: Hints,
+) -> Result<(), SourceError> {
+    let body = kube::client::Body::from(object.to_string().into_bytes());
+    let request = Request::post(path).header(http::header::CONTENT_TYPE, "application/json").body(body);
+    let request = request.map_err(|e| SourceError::failed(format!("sending to {path}"), e))?;
+    send(client, path, request, hint).await.map(drop)
+}
+
+async fn send(
+    client: &Client,
+    path: &str,
+    request: Request<kube::client::Body>,
+    hint: Hints,
+) -> Result<Vec<u8>, SourceError> {
     let response = client.send(request).await.map_err(|e| broken(path, &e))?;
     let status = response.status();
     let mut body = pin!(response.into_body());
@@ -49,7 +71,7 @@ pub(crate) async fn get(client: &Client, path: &str, hint: Hints) -> Result<Vec<
         }
         all.extend_from_slice(&data);
     }
-    if status != StatusCode::OK {
+    if !matches!(status, StatusCode::OK | StatusCode::CREATED) {
         return Err(SourceError::Status { status: status.as_u16(), what: what_it_says(&all), hint: hint(status) });
     }
     Ok(all)

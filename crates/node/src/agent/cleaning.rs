@@ -1,13 +1,44 @@
 //! What `clean --yes` does, done by the agent once the node has come to rest.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use refloat_record::Store;
+use refloat_record::{PodUid, Store};
 use refloat_volume::error_chain;
 
+use crate::Actual;
 use crate::clean::{Authority, CleanError, CleanOptions, CleanPlan, Cleaner, CleanerOptions, StepResult};
+
+/// Who is told of orphans besides the log.
+pub trait Listener: Send {
+    /// What is left of a pod that is gone was found, or removed. It must not wait long; what it cannot pass on it drops.
+    fn event(&mut self, event: &Event);
+}
+
+/// What happened to what a pod that is gone left behind.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Event {
+    /// The pod.
+    pub pod: PodUid,
+    /// Its namespace and name, where they are known.
+    pub name: Option<(String, String)>,
+    /// What happened.
+    pub what: Happened,
+    /// The same in a sentence.
+    pub message: String,
+}
+
+/// What can happen to an orphan.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Happened {
+    /// It was found, and is going to be removed.
+    Found,
+    /// All of it that may go is gone.
+    Cleaned,
+    /// Some of it could not be removed; it is tried again.
+    NotCleaned,
+}
 
 /// How an agent cleans.
 pub struct Cleaning {
@@ -17,6 +48,8 @@ pub struct Cleaning {
     pub cleaner: CleanerOptions,
     /// Makes the sources of pods, which are asked anew each time.
     pub authority: Box<dyn FnMut() -> Box<dyn Authority> + Send>,
+    /// Who is told, besides the log.
+    pub listener: Option<Box<dyn Listener>>,
 }
 
 /// How long nothing must have changed before it is cleaned: twenty turns of a kubelet's volume manager.
@@ -29,7 +62,29 @@ pub(super) struct Cleanup {
     how: Cleaning,
     /// What was said of what stays, and of pods whose things go.
     told: BTreeSet<String>,
+    /// Pods of which was told that their things are going to be removed, and are not yet.
+    announced: BTreeSet<PodUid>,
     failures: u32,
+}
+
+type Names = BTreeMap<PodUid, (String, String)>;
+
+/// The pods' names, where a record or source tells them.
+fn names(actual: &Actual) -> Names {
+    actual.volumes.iter().filter_map(|v| Some((v.key.pod.clone(), v.pod_name.clone()?))).collect()
+}
+
+fn shown(pod: &PodUid, names: &Names) -> String {
+    match names.get(pod) {
+        Some((namespace, name)) => format!("pod {namespace}/{name} ({pod})"),
+        None => format!("pod {pod}"),
+    }
+}
+
+fn tell(listener: &mut Option<Box<dyn Listener>>, pod: &PodUid, names: &Names, what: Happened, message: String) {
+    if let Some(listener) = listener {
+        listener.event(&Event { pod: pod.clone(), name: names.get(pod).cloned(), what, message });
+    }
 }
 
 /// What one time came to.
@@ -42,7 +97,7 @@ pub(super) struct Cleaned {
 
 impl Cleanup {
     pub(super) fn new(how: Cleaning) -> Self {
-        Self { how, told: BTreeSet::new(), failures: 0 }
+        Self { how, told: BTreeSet::new(), announced: BTreeSet::new(), failures: 0 }
     }
 
     /// Looks for what no pod wants, and removes it.
@@ -70,11 +125,14 @@ impl Cleanup {
         }
         let doing = CleanerOptions { write: true, ..self.how.cleaner.clone() };
         let mut cleaner = Cleaner::with_store(doing, (self.how.authority)(), Arc::clone(store))?;
-        let (plan, _) = cleaner.plan(&self.how.options)?;
+        let (plan, seen) = cleaner.plan(&self.how.options)?;
         if plan.units.is_empty() {
             return Ok(Cleaned { did: false, again: self.pause(&plan) });
         }
+        let names = names(&seen.actual);
+        let orphans = self.found(&plan, &names);
         let report = cleaner.execute(plan, &self.how.options)?;
+        self.cleaned(&report.plan, orphans, &names);
         for step in report.plan.steps() {
             let (action, path, volume) = (step.action.name(), step.path.display(), step.volume.as_deref());
             match &step.result {
@@ -99,6 +157,42 @@ impl Cleanup {
             self.pause(&report.plan)
         };
         Ok(Cleaned { did: true, again })
+    }
+
+    /// Tells of the pods whose things are going to be removed, each once. Answers all of them.
+    fn found(&mut self, plan: &CleanPlan, names: &Names) -> BTreeSet<PodUid> {
+        let orphans: BTreeSet<PodUid> = plan.units.iter().filter_map(|unit| unit.pod.clone()).collect();
+        for pod in orphans.iter().filter(|pod| !self.announced.contains(*pod)) {
+            let steps = plan.units.iter().filter(|unit| unit.pod.as_ref() == Some(pod));
+            let steps: usize = steps.map(|unit| unit.steps.len()).sum();
+            let message = format!("no pod wants what is left of {}: {steps} things are removed", shown(pod, names));
+            tell(&mut self.how.listener, pod, names, Happened::Found, message);
+        }
+        self.announced.clone_from(&orphans);
+        orphans
+    }
+
+    /// Tells what became of them.
+    fn cleaned(&mut self, plan: &CleanPlan, orphans: BTreeSet<PodUid>, names: &Names) {
+        for pod in orphans {
+            let of_pod =
+                || plan.units.iter().filter(|unit| unit.pod.as_ref() == Some(&pod)).flat_map(|unit| &unit.steps);
+            let failed = of_pod().find_map(|step| match &step.result {
+                StepResult::Failed(why) => Some(format!("{} {}: {why}", step.action.name(), step.path.display())),
+                StepResult::Planned | StepResult::Done | StepResult::Forced { .. } | StepResult::NotDone => None,
+            });
+            if let Some(why) = failed {
+                if self.told.insert(format!("event {pod}: {why}")) {
+                    let message = format!("what is left of {} could not all be removed: {why}", shown(&pod, names));
+                    tell(&mut self.how.listener, &pod, names, Happened::NotCleaned, message);
+                }
+            } else {
+                let message =
+                    format!("what was left of {} was removed: {} things", shown(&pod, names), of_pod().count());
+                tell(&mut self.how.listener, &pod, names, Happened::Cleaned, message);
+                self.announced.remove(&pod);
+            }
+        }
     }
 
     /// Says once of each pod that its things go, and of what stays why.

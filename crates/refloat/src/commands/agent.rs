@@ -52,7 +52,9 @@ fn cleaning(args: &AgentArgs, settings: &Settings) -> Result<Option<Cleaning>, F
         ));
     }
     let (sources, settings) = (undo.authority.clone(), settings.clone());
+    let listener = sources::listener(&undo.authority.sources)?;
     Ok(Some(Cleaning {
+        listener,
         options: CleanOptions { grace: args.grace, ..options_of(undo)? },
         cleaner: how(&settings, undo.workers, undo.timeout),
         authority: Box::new(move || authority(&settings, &sources).unwrap_or_else(|_| Box::new(NoAuthority))),

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use refloat_test_support::real_node::{Delete, RealNode, real_pod, tail};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::Test;
 use crate::world::{csi_claim, local_claim, objects, records, records_of, start_agent, start_driver, text};
@@ -118,6 +118,15 @@ fn away(node: &mut RealNode) -> Result<()> {
     ensure!(canary == "alive", "the host's file is {canary:?}");
     let left = node.mounts_under(&node.root())?;
     ensure!(left.iter().all(|point| *point == node.root()), "mounts are left: {left:#?}");
+    for reason in ["OrphanedVolumesFound", "OrphanedVolumesCleaned"] {
+        let told = node.wait_for(Duration::from_secs(10), |node| {
+            let (_, events) = node.request("GET", "/api/v1/namespaces/default/events", None)?;
+            let mut events = events["items"].as_array().into_iter().flatten();
+            let is_it = |e: &Value| e["reason"] == reason && e["related"]["uid"] == *uid;
+            Ok(events.any(|e| is_it(e) && e["involvedObject"]["name"] == "n1"))
+        })?;
+        ensure!(told, "there is no event {reason}:\n{}", tail(&node.log("agent")));
+    }
     // Back again, the kubelet finds nothing to do.
     node.start_kubelet()?;
     let ready = node.wait_for(Duration::from_secs(30), |node| Ok(node.ask_kubelet("/pods")?.0 == 200))?;

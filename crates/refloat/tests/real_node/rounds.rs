@@ -239,11 +239,11 @@ fn batch(node: &mut RealNode, random: &mut Random, slots: &[PathBuf], first: u64
     })?;
     ensure!(settled, "something is left of deleted pods (kubelet killed: {kills}):\n{}", left.join("\n"));
     for round in &all {
-        for folder in &round.local {
+        if let Some(folder) = &round.local {
             check_canary(node, &folder.join("canary"))?;
         }
         // What is bound where the kubelet deletes is lost by the kubelet, of which the agent warned; what lies beside it is not.
-        for folder in &round.bound {
+        if let Some(folder) = &round.bound {
             check_canary(node, &folder.with_extension("beside"))?;
         }
     }
