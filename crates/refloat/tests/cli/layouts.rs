@@ -275,7 +275,9 @@ fn one_target(node: &mut Node) -> Result<Verdict> {
     // The first pod's mounts and folder are gone; of its device there is only the file.
     tool("umount", &[path(POD, "pv0").as_os_str()])?;
     tool("umount", &[stage(0).as_os_str()])?;
-    std::fs::remove_dir_all(node.root.join("pods").join(POD))?;
+    for folder in ["volumes/kubernetes.io~iscsi/pv0", "volumes/kubernetes.io~iscsi", "volumes", ""] {
+        std::fs::remove_dir(node.root.join("pods").join(POD).join(folder))?;
+    }
     for with_file in [false, true] {
         let file = stage(0).join("iscsi.json");
         if with_file {
