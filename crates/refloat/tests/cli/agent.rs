@@ -128,10 +128,13 @@ fn comes_and_goes(node: &mut Node) -> Result<Verdict> {
     mount_tmpfs(&secret, "1m")?;
     let scratch = volume(node, "u1", "kubernetes.io~empty-dir", "scratch")?;
     std::fs::write(scratch.join("file"), "the pod's")?;
-    until(|| Ok(count(node) == 2))?;
-    let known = records(node)?;
-    let record = record_of(&known, "s").context("no record of the secret")?;
-    ensure!(record["mount"]["fsType"] == "tmpfs" && record["pod"]["uid"] == "u1", "{record:#}");
+    // Its folder may have been seen, and recorded, before it was mounted.
+    until(|| {
+        let known = records(node)?;
+        let mounted = |record: &Value| record["mount"]["fsType"] == "tmpfs" && record["pod"]["uid"] == "u1";
+        Ok(known.len() == 2 && record_of(&known, "s").is_some_and(mounted))
+    })
+    .with_context(|| agent.text())?;
     let scan = node.run(&["scan", "-o", "json"])?.expect(0)?.json()?;
     for volume in scan["volumes"].as_array().context("no volumes")? {
         ensure!(volume["record"] == "Ok" && volume["state"] == "Mounted", "{volume:#}");
@@ -140,9 +143,9 @@ fn comes_and_goes(node: &mut Node) -> Result<Verdict> {
     // Mounted anew meanwhile.
     unmount(&secret, UnmountFlags::empty())?;
     mount_tmpfs(&secret, "2m")?;
+    until(|| Ok(node.run(&["scan", "-o", "json"])?.json()?["summary"]["problems"] == json!({})))
+        .with_context(|| agent.text())?;
     agent.wait_for_line("the record of a volume was brought up to date")?;
-    let scan = node.run(&["scan", "-o", "json"])?.expect(0)?.json()?;
-    ensure!(scan["summary"]["problems"] == json!({}), "{scan:#}");
     // The secret goes; the emptyDir's content stays, and its record with it.
     unmount(&secret, UnmountFlags::empty())?;
     std::fs::remove_dir(&secret)?;
@@ -175,7 +178,8 @@ fn csi(node: &Node) -> Result<(PathBuf, PathBuf)> {
 fn torn(node: &mut Node) -> Result<Verdict> {
     let agent = Agent::start(node, &[])?;
     let (folder, mount) = csi(node)?;
-    until(|| Ok(count(node) == 1))?;
+    // Its files may have been seen, and recorded, before it was mounted.
+    until(|| Ok(record_of(&records(node)?, "pv").is_some_and(|record| record["mount"]["fsType"] == "tmpfs")))?;
     let before = records(node)?;
     ensure!(before[0]["uniqueName"] == "kubernetes.io/csi/d.test^h-1", "{:#}", before[0]);
     for (n, content) in [Some("{\"driv"), None].into_iter().enumerate() {
@@ -320,9 +324,13 @@ fn idle(node: &mut Node) -> Result<Verdict> {
     }
     let agent = Agent::start(node, &[])?;
     until(|| Ok(count(node) == 1000))?;
-    // Until it has come to rest.
-    std::thread::sleep(Duration::from_millis(500));
     let switches = || status(agent.pid(), "voluntary_ctxt_switches");
+    // Until it has come to rest.
+    until(|| {
+        let before = switches()?;
+        std::thread::sleep(Duration::from_secs(1));
+        Ok(switches()? == before)
+    })?;
     let before = switches()?;
     std::thread::sleep(Duration::from_secs(3));
     ensure!(switches()? == before, "it woke up {} times in 3 s of idleness", switches()? - before);
