@@ -12,6 +12,8 @@ use crate::evidence::{Evidence, PodTree, Tree, VolumeFolder};
 use crate::reconstruct;
 
 const ROOT: &str = "/r";
+/// The longest name that a folder can have, in bytes (`limits.h` of Linux).
+const NAME_MAX: usize = 255;
 
 /// Reads bytes as a mount table and, behind a NUL, as the file beside each CSI volume; reconstructs the node whose folders are
 /// those that something is mounted at. Any answer is fine as long as it is the same twice, stays below the root, and
@@ -58,7 +60,8 @@ fn tree(table: &MountTable, file: Option<&ForeignFile>) -> Tree {
     for mount in table.iter() {
         let Some(rel) = mount.point().to_str().and_then(|path| path.strip_prefix("/r/")) else { continue };
         let parts: Vec<&str> = rel.split('/').collect();
-        if parts.iter().any(|part| part.is_empty() || *part == "." || *part == "..") {
+        // No folder can be called so.
+        if parts.iter().any(|part| part.is_empty() || *part == "." || *part == ".." || part.len() > NAME_MAX) {
             continue;
         }
         match parts.as_slice() {
