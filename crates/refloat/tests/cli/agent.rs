@@ -21,6 +21,7 @@ pub(crate) const TESTS: &[(&str, Test)] = &[
     ("agent_is_the_only_one", single),
     ("agent_forgets_nothing_when_the_root_is_covered", covered),
     ("agent_cleans_what_no_pod_wants", cleans),
+    ("agent_tells_thousands_of_orphans_once", orphans),
     ("agent_needs_somebody_to_ask_before_it_cleans", asks),
     ("agent_sleeps_and_stays_small", idle),
 ];
@@ -298,6 +299,36 @@ fn cleans(node: &mut Node) -> Result<Verdict> {
     ensure!(woken == 0, "it woke up {woken} times in 3 s of idleness\n{}", agent.text());
     let lines = agent.text().lines().filter(|line| line.contains("EphemeralData")).count();
     ensure!(lines == 1, "what stays was told {lines} times\n{}", agent.text());
+    agent.stop()?;
+    Ok(Verdict::Passed)
+}
+
+/// Case B04: data where nothing is mounted, of pods that nobody knows.
+fn orphans(node: &mut Node) -> Result<Verdict> {
+    const ORPHANS: usize = 2000;
+    let file = |n: usize| node.root.join(format!("pods/o{n}/volumes/kubernetes.io~nfs/v/ibdata1"));
+    for n in 0..ORPHANS {
+        let file = file(n);
+        std::fs::create_dir_all(file.parent().context("a folder")?)?;
+        std::fs::write(file, "somebody's")?;
+    }
+    let pods = node.pods();
+    let agent = Agent::start(node, &["--clean", "--grace", "0s", "--manifests", pods.to_str().context("not UTF-8")?])?;
+    let told = || agent.text().lines().filter(|line| line.contains("DataKept")).count();
+    until(|| Ok(told() >= ORPHANS))?;
+    let lines = |agent: &Agent| agent.text().lines().filter(|line| line.contains("pods/o")).count();
+    let before = lines(&agent);
+    for n in 0..2 {
+        volume(node, &format!("u{n}"), "kubernetes.io~empty-dir", "wake")?;
+        agent.wait_for_line(&format!("wake of pod u{n}"))?;
+        // It cleans two seconds after the last change.
+        std::thread::sleep(Duration::from_secs(4));
+    }
+    let after = lines(&agent);
+    ensure!(after == before, "{} more lines were written of orphans that were told", after - before);
+    for n in [0, ORPHANS - 1] {
+        ensure!(std::fs::read_to_string(file(n))? == "somebody's", "a file is gone");
+    }
     agent.stop()?;
     Ok(Verdict::Passed)
 }
