@@ -1,5 +1,6 @@
 //! The actual state of the world: what [`crate::reconstruct()`] concluded from the evidence.
 
+use std::borrow::Cow;
 use std::path::PathBuf;
 
 use refloat_mount::UniqueMountId;
@@ -58,7 +59,7 @@ pub enum ReconstructionResult {
     /// Some; these fields nobody could tell.
     Partial {
         /// Field paths.
-        lost: Vec<String>,
+        lost: Vec<Cow<'static, str>>,
     },
     /// Not its spec, but how to unmount it.
     UnmountOnly,
@@ -124,7 +125,7 @@ pub struct ActualVolume {
     /// Whether it is set up.
     pub state: VolumeState,
     /// Why it is thought so, one short sentence.
-    pub state_reason: String,
+    pub state_reason: Cow<'static, str>,
     /// What the store had.
     pub record_state: RecordState,
     /// The record. For a volume found without one: what could be told of it, good enough to undo it; none if
@@ -138,7 +139,8 @@ pub struct ActualVolume {
     pub spec_persistent_volume: Option<Verbatim>,
     /// Files lie in the volume's folder that no record knows and no mount holds. They are kept.
     pub stray_files: bool,
-    /// Everything that the conclusion stands on, one sentence each, for `explain`.
+    /// Everything that the conclusion stands on, one sentence each; empty unless it was asked for
+    /// ([`crate::reconstruct_explained`]).
     pub evidence: Vec<String>,
     /// Hands off: evidence contradicts itself and nothing may be done to it until that changes (the text says
     /// what contradicts what).
@@ -170,7 +172,7 @@ pub struct ActualDevice {
     pub users: Vec<PodUid>,
     /// Every other mount point that shows the same file system and root, or a part of it, and is no known pod's.
     pub other_references: Vec<PathBuf>,
-    /// What was concluded from, a sentence each.
+    /// What was concluded from, a sentence each; empty unless it was asked for ([`crate::reconstruct_explained`]).
     pub evidence: Vec<String>,
     /// Hands off, as for volumes.
     pub conflict: Option<String>,

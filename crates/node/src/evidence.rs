@@ -11,7 +11,7 @@ mod inside;
 mod sockets;
 mod walk;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -30,7 +30,7 @@ pub struct Tree {
     /// Global mount folders found below `plugins/`, relative to the root.
     pub global_folders: Vec<PathBuf>,
     /// Other programs' files beside global mounts that no record is of, by the folder that they are in.
-    pub foreign: BTreeMap<PathBuf, ForeignFile>,
+    pub foreign: HashMap<PathBuf, ForeignFile>,
     /// Other programs' files about volumes outside the pods' folders, sorted by path.
     pub records: Vec<ForeignRecord>,
     /// Sockets of drivers that nobody listens on, relative to the root.

@@ -11,6 +11,7 @@ mod foreign;
 pub(crate) mod hanging;
 mod leftovers;
 mod mounts;
+mod notes;
 mod stages;
 mod volumes;
 
@@ -26,7 +27,18 @@ pub(crate) use mounts::{Mounts, told};
 use crate::{Actual, ActualVolume, Evidence, RecordState};
 
 /// Concludes what is on the node. When sources disagree it says how, and picks the least harmful reading.
+///
+/// [`ActualVolume::evidence`] and [`crate::ActualDevice::evidence`] stay empty.
 pub fn reconstruct(evidence: &Evidence, plugins: &Plugins) -> Actual {
+    conclude(evidence, plugins, false)
+}
+
+/// The same, with the evidence of each volume and device in words.
+pub fn reconstruct_explained(evidence: &Evidence, plugins: &Plugins) -> Actual {
+    conclude(evidence, plugins, true)
+}
+
+fn conclude(evidence: &Evidence, plugins: &Plugins, explained: bool) -> Actual {
     let mounts = Mounts::new(&evidence.table, &evidence.root);
     let mut actual = Actual { unreadable: evidence.records.unreadable.clone(), ..Actual::default() };
     for record in &evidence.records.records {
@@ -45,7 +57,7 @@ pub fn reconstruct(evidence: &Evidence, plugins: &Plugins) -> Actual {
     let folders = evidence.tree.iter().flat_map(|tree| &tree.global_folders);
     let memo = LayoutMemo::new(folders.filter(|folder| folder.starts_with(layout::FLEX_VOLUME)).cloned());
     let foreign = foreign::ForeignIndex::new(evidence);
-    let mut context = Context { evidence, plugins, mounts, checkpoints, unreadable, loops, memo, foreign };
+    let mut context = Context { evidence, plugins, mounts, checkpoints, unreadable, loops, memo, foreign, explained };
 
     let found = volumes::find(&context);
     context.foreign.note_shared(&found);
@@ -64,7 +76,7 @@ pub fn reconstruct(evidence: &Evidence, plugins: &Plugins) -> Actual {
     leftovers.extend(leftovers::sockets(&context));
     leftovers.sort_unstable_by(|a, b| (&a.pod, &a.path, a.kind).cmp(&(&b.pod, &b.path, b.kind)));
     leftovers.dedup();
-    hanging::tell(evidence, &context.mounts, &mut volumes, &mut devices, &mut leftovers);
+    hanging::tell(evidence, &context.mounts, &mut volumes, &mut devices, &mut leftovers, explained);
 
     actual.volumes = volumes;
     actual.devices = devices;
@@ -102,6 +114,14 @@ struct Context<'e> {
     loops: block::LoopIndex<'e>,
     memo: LayoutMemo,
     foreign: foreign::ForeignIndex<'e>,
+    explained: bool,
+}
+
+impl Context<'_> {
+    /// Nothing noted yet.
+    fn notes(&self) -> notes::Notes {
+        notes::Notes::new(self.explained)
+    }
 }
 
 /// From this many volumes on, two threads conclude: a thread costs about as much as concluding thirty.

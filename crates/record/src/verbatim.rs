@@ -14,8 +14,15 @@ pub struct Verbatim(Arc<RawValue>);
 impl Verbatim {
     /// Keeps a value.
     pub fn from_value(value: &serde_json::Value) -> Self {
-        let raw = RawValue::from_string(value.to_string()).expect("a Value prints as well-formed JSON");
-        Self(raw.into())
+        Self::of(value).expect("a Value prints as well-formed JSON")
+    }
+
+    /// Keeps what something is as JSON.
+    ///
+    /// # Errors
+    /// A map with keys that are no texts, or what the type's own `Serialize` refuses.
+    pub fn of(value: &impl serde::Serialize) -> Result<Self, serde_json::Error> {
+        Ok(Self(serde_json::value::to_raw_value(value)?.into()))
     }
 
     /// Keeps a text, if it is one well-formed JSON value.

@@ -10,7 +10,7 @@ use std::time::Duration;
 use anyhow::Context;
 use jiff::Timestamp;
 use refloat_mount::{Kernel, MountTable, NodeRoot, TableReader};
-use refloat_node::{Actual, Answers, Desired, Evidence, Gather, VolumeKey, Wanted, ask_all, compare, reconstruct};
+use refloat_node::{Actual, Answers, Desired, Evidence, Gather, VolumeKey, Wanted, ask_all, compare};
 use refloat_record::{BootId, Loaded, PodUid, Store};
 use refloat_volume::{Host, Plugins, Problem};
 
@@ -143,8 +143,14 @@ impl Authority {
 }
 
 /// Looks at the node: records, mount table and folders, each in one pass. With a saved mount table nothing of this
-/// machine is asked, not even what its configuration file says.
-pub(crate) fn look(settings: &Settings, sources: &SourceArgs, saved: &SavedArgs) -> Result<View, Failure> {
+/// machine is asked, not even what its configuration file says. `conclude` is [`refloat_node::reconstruct()`] or
+/// [`refloat_node::reconstruct_explained`].
+pub(crate) fn look(
+    settings: &Settings,
+    sources: &SourceArgs,
+    saved: &SavedArgs,
+    conclude: fn(&Evidence, &Plugins) -> Actual,
+) -> Result<View, Failure> {
     let asking = ask(settings, sources, saved)?;
 
     let saved = match &saved.mountinfo {
@@ -161,7 +167,7 @@ pub(crate) fn look(settings: &Settings, sources: &SourceArgs, saved: &SavedArgs)
         None => gather(settings)?,
     };
     let plugins = Plugins::builtin();
-    let mut actual = reconstruct(&evidence, &plugins);
+    let mut actual = conclude(&evidence, &plugins);
     let asked_at = Timestamp::now();
     let from_manifests = manifests.map(|folder| {
         let records = &evidence.records.records;

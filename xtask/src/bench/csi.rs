@@ -196,8 +196,9 @@ fn report(text: &mut String, volumes: usize, runs: &[Value]) {
         "{volumes} staged volumes, each of its own pod, set up and torn down, by a driver that answers OK and does nothing. The \
          time of all operations, added up over the workers, in ms; in brackets the part of it. *Driver*: waiting for \
          the driver's answers. *Kernel*: system calls, and waiting in them. *Records*: the same for the records, and waiting for \
-         the group that is written together. *Own*: the processor's time outside the kernel. *No core*: ready to run, while \
-         both cores were busy with other workers, the driver, or the rest. *Processor*: of the whole process, outside the \
+         the group that is written together. *Own*: the processor's time outside the kernel. *No core*: its core was taken \
+         for other workers, the driver, or the rest, and it waited for one; who waits for a core to come back from a call is \
+         still in that call. *Processor*: of the whole process, outside the \
          kernel and in it, with the thread that talks gRPC and the one that plans.\n"
     );
     text.push_str("| | elapsed | operations | driver | kernel | records | own | no core | in calls | processor |\n");

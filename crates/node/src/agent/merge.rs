@@ -59,7 +59,7 @@ fn first(volume: &ActualVolume, found: &PodVolume) -> Option<PodVolume> {
     let unique_name = volume.unique_name.clone()?;
     let lost = match &volume.reconstruction {
         ReconstructionResult::Full => vec![],
-        ReconstructionResult::Partial { lost } => lost.clone(),
+        ReconstructionResult::Partial { lost } => lost.iter().map(ToString::to_string).collect(),
         ReconstructionResult::UnmountOnly | ReconstructionResult::Failed => vec!["volume".into()],
     };
     Some(PodVolume { unique_name, confirmed: is_driven(found) && is_mounted(found), lost, ..found.clone() })

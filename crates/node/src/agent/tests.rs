@@ -35,7 +35,7 @@ fn found(uid: &str, plugin: &str, name: &str) -> ActualVolume {
         sub_paths: vec![],
         mount: None,
         state: VolumeState::Mounted,
-        state_reason: String::new(),
+        state_reason: String::new().into(),
         record_state: RecordState::Missing,
         record: Some(record),
         reconstruction: ReconstructionResult::Partial { lost: vec!["emptyDir.sizeLimit".into()] },

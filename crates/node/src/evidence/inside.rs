@@ -4,7 +4,7 @@
 //! empty from full, since files that nobody's record knows are kept; so is the folder of a recorded mount that is
 //! not there, since mounting over files would hide them.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{HashMap, HashSet};
 use std::ffi::CString;
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
@@ -104,7 +104,7 @@ fn csi(root: &NodeRoot, folder: &mut VolumeFolder, rel: &Path, record: Option<&P
     }
     let Ok(Some(dir)) = root.open_dir(rel) else { return };
     if record.is_none() {
-        folder.foreign = look_for_vol_data(&dir);
+        folder.foreign = look_for_vol_data(&dir, Path::new(""));
     }
     let Ok(entries) = dir.entries() else { return };
     let known = [layout::CSI_MOUNT, layout::VOL_DATA, TEMPORARY_VOL_DATA];
@@ -120,11 +120,7 @@ fn csi(root: &NodeRoot, folder: &mut VolumeFolder, rel: &Path, record: Option<&P
 }
 
 /// The kubelet's files beside staged CSI volumes that no record is of.
-pub(super) fn beside_stages(
-    root: &NodeRoot,
-    folders: &[PathBuf],
-    records: &[Record],
-) -> BTreeMap<PathBuf, ForeignFile> {
+pub(super) fn beside_stages(root: &NodeRoot, folders: &[PathBuf], records: &[Record]) -> HashMap<PathBuf, ForeignFile> {
     let recorded: HashSet<&Path> = records
         .iter()
         .filter_map(|record| match record {
@@ -146,11 +142,13 @@ pub(super) fn beside_stages(
         .collect();
     let volumes = root.list(block).ok().flatten().unwrap_or_default().into_iter();
     let unnamed = volumes.filter(|entry| entry.name.to_str().is_none_or(|name| !named.contains(name)));
+    let top = Path::new(layout::PLUGINS);
+    let Ok(Some(dir)) = root.open_dir(top) else { return HashMap::new() };
     of_stages
         .chain(unnamed.map(|entry| block.join(entry.name).join("data")))
         .filter_map(|folder| {
-            let dir = root.open_dir(&folder).ok()??;
-            Some((folder, look_for_vol_data(&dir)?))
+            let foreign = look_for_vol_data(&dir, folder.strip_prefix(top).ok()?)?;
+            Some((folder, foreign))
         })
         .collect()
 }

@@ -248,8 +248,8 @@ impl Planner<'_> {
             };
         }
         match actual.state {
-            VolumeState::NotMounted | VolumeState::Uncertain => return Need::SetUp(actual.state_reason.clone()),
-            VolumeState::Unknown => return Need::Wait(actual.state_reason.clone()),
+            VolumeState::NotMounted | VolumeState::Uncertain => return Need::SetUp(actual.state_reason.to_string()),
+            VolumeState::Unknown => return Need::Wait(actual.state_reason.to_string()),
             VolumeState::Mounted => {}
         }
         if let Some(field) = volume_changed(volume, actual) {
@@ -270,7 +270,7 @@ impl Planner<'_> {
             return Need::SetUp(why);
         }
         match self.input.verified.get(&volume.key) {
-            Some(then) if *then == self.digest(volume) => Need::Nothing(actual.state_reason.clone()),
+            Some(then) if *then == self.digest(volume) => Need::Nothing(actual.state_reason.to_string()),
             Some(_) => Need::SetUp("what the pod wants of it changed".into()),
             None if volume.content.is_some() => {
                 Need::SetUp("its content was not compared since the manager started".into())
@@ -285,7 +285,7 @@ impl Planner<'_> {
             None if self.input.binds.contains(&volume.key.plugin) && has_other_options(volume, actual) => {
                 Need::SetUp("it has not the mount options that it should have".into())
             }
-            None => Need::Nothing(actual.state_reason.clone()),
+            None => Need::Nothing(actual.state_reason.to_string()),
         }
     }
 

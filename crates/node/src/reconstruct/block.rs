@@ -8,6 +8,7 @@ use refloat_volume::Problem;
 use refloat_volume::block::{HeldLoop, LoopMarks};
 
 use super::Context;
+use super::notes::Notes;
 use crate::evidence::{MapPlace, VolumeFolder};
 use crate::{ActualVolume, Evidence, Leftover, LeftoverKind};
 
@@ -77,28 +78,27 @@ pub(super) struct Objects {
     pub(super) link: Link,
     /// What is not as it should be, one sentence each. A record says what the symlink should say.
     pub(super) wrong: Vec<String>,
-    /// What is there, one sentence each.
-    pub(super) evidence: Vec<String>,
     /// Whether anything but an empty file or the symlink is there: a loop device.
     pub(super) held: bool,
 }
 
 impl Objects {
-    /// `counts_unmarked` is whether another manager's loop device is as good as ours: where no record says who made it.
+    /// What is seen is told in `notes`. `counts_unmarked` is whether another manager's loop device is as good as ours: where no record says who made it.
     pub(super) fn look(
         context: &Context<'_>,
         folder: Option<&VolumeFolder>,
         map_path: &RelPath,
         target: Option<&str>,
         counts_unmarked: bool,
+        notes: &mut Notes,
     ) -> Self {
-        let mut seen = Self { link: Link::of(context, folder), wrong: vec![], evidence: vec![], held: false };
+        let mut seen = Self { link: Link::of(context, folder), wrong: vec![], held: false };
         match &seen.link {
             Link::NotListed => {}
             Link::Missing => seen.wrong.push("its symlink is not there".into()),
             Link::Taken => seen.wrong.push("something else stands where its symlink belongs".into()),
             Link::Says(says) => {
-                seen.evidence.push(format!("symlink: to {}", says.display()));
+                notes.add(|| format!("symlink: to {}", says.display()));
                 if target.is_some_and(|target| says != Path::new(target)) {
                     seen.wrong.push(format!("its symlink says {}", says.display()));
                 }
@@ -108,11 +108,11 @@ impl Objects {
         let names =
             |loops: &[&HeldLoop]| loops.iter().map(|one| one.path.display().to_string()).collect::<Vec<_>>().join(", ");
         if !others.is_empty() {
-            seen.evidence.push(format!("loop devices: {} of another program", names(others)));
+            notes.add(|| format!("loop devices: {} of another program", names(others)));
         }
         let Some(ours) = context.loops.ours(map_path) else { return seen };
         if !ours.is_empty() {
-            seen.evidence.push(format!("loop devices: {} of ours", names(&ours)));
+            notes.add(|| format!("loop devices: {} of ours", names(&ours)));
         }
         seen.held = !ours.is_empty() || (counts_unmarked && !others.is_empty());
         if !seen.held {

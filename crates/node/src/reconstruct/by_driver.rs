@@ -5,6 +5,8 @@
 //! know is the driver's to sort out, as long as nothing was confirmed; one over or in the place of a confirmed mount is
 //! somebody else's.
 
+use std::borrow::Cow;
+
 use refloat_mount::Mount;
 use refloat_volume::{Plugin, Problem, Recorded as Record};
 
@@ -15,7 +17,7 @@ use crate::VolumeState;
 /// State, the reason for it, and what contradicts what, if anything does.
 pub(super) struct Told {
     pub(super) state: VolumeState,
-    pub(super) reason: String,
+    pub(super) reason: Cow<'static, str>,
     pub(super) conflict: Option<String>,
 }
 
@@ -29,12 +31,12 @@ pub(super) struct Recorded {
 }
 
 pub(super) fn tell(record: Recorded, matched: &Match, stack: &[Mount<'_>]) -> Told {
-    let told = |state, reason: &str| Told { state, reason: reason.to_owned(), conflict: None };
+    let told = |state, reason: &'static str| Told { state, reason: reason.into(), conflict: None };
     let confirmed = record.confirmed && record.same_boot;
     match matched {
         // With nothing to be seen there, something hides it.
         Match::Conflict(why) if stack.is_empty() || (confirmed && record.mount) => {
-            Told { state: VolumeState::Uncertain, reason: why.clone(), conflict: Some(why.clone()) }
+            Told { state: VolumeState::Uncertain, reason: why.clone().into(), conflict: Some(why.clone()) }
         }
         _ if confirmed => match matched {
             Match::Ours | Match::Adopted => {
@@ -63,7 +65,7 @@ pub(super) fn missing(
     context: &Context<'_>,
     plugin: &dyn Plugin,
     record: Option<Record<'_>>,
-    who: &str,
+    who: &dyn std::fmt::Display,
 ) -> Option<Problem> {
     let missing = &context.evidence.missing_drivers;
     if missing.is_empty() {

@@ -17,7 +17,8 @@ use refloat_volume::{ForeignFile, Presence, Problem, RebuiltDevice, Recorded as 
 
 use super::by_driver::{self, Recorded};
 use super::foreign as foreign_files;
-use super::mounts::{Match, seen, shown, told};
+use super::mounts::{Match, mounted, seen, told};
+use super::notes::Notes;
 use super::volumes::stale;
 use super::{Context, Mounts};
 use crate::evidence::MapPlace;
@@ -160,6 +161,9 @@ fn with_record(context: &Context<'_>, record: &DeviceMount) -> ActualDevice {
     let same_boot = record.boot_id == context.evidence.boot_id;
     let stack = context.mounts.stack(&path);
     let matched = context.mounts.matches(&path, &stack, record.mount.as_ref(), same_boot);
+    let mut notes = context.notes();
+    notes.add(|| "record: there".into());
+    notes.add(|| mounted(&stack));
     let mut device = ActualDevice {
         unique_name: Some(record.unique_name.clone()),
         plugin: record.plugin.clone(),
@@ -171,13 +175,7 @@ fn with_record(context: &Context<'_>, record: &DeviceMount) -> ActualDevice {
         record: Some(record.clone()),
         users: vec![],
         other_references: vec![],
-        evidence: vec![
-            "record: there".into(),
-            match stack.last() {
-                Some(top) => format!("mount table: {}, {} layer(s)", shown(*top), stack.len()),
-                None => "mount table: nothing at its path".into(),
-            },
-        ],
+        evidence: notes.into_texts(),
         conflict: None,
         problems: vec![],
     };
@@ -213,7 +211,7 @@ fn with_record(context: &Context<'_>, record: &DeviceMount) -> ActualDevice {
         ));
     }
     if let Some(plugin) = plugin {
-        let who = format!("device {}", record.unique_name);
+        let who = format_args!("device {}", record.unique_name);
         device.problems.extend(by_driver::missing(context, plugin, Some(record.into()), &who));
     }
     device
@@ -258,25 +256,26 @@ fn without_record(context: &Context<'_>, global: &GlobalPath<'_>, rel: RelPath) 
     let mut problems: Vec<_> = lost.map(|(_, p)| p.clone()).into_iter().collect();
     let fields = by_name.map(|plugin| plugin.device_fields(global.rest, global.mode)).unwrap_or_default();
     let who = format!("the device at {}", path.display());
-    let mut evidence = device_evidence(&stack, &bound, foreign);
+    let mut notes = context.notes();
+    note_device(&mut notes, &stack, &bound, foreign);
     for file in files {
         match &file.says {
             Ok(says) => {
-                evidence.push(format!("{}: {says}", file.path.display()));
+                notes.add(|| format!("{}: {says}", file.path.display()));
                 for why in foreign_files::of_path(file, &fields) {
-                    evidence.push(format!("contradiction: {why}"));
+                    notes.add(|| format!("contradiction: {why}"));
                     problems.push(foreign_files::contradicts(&who, &why));
                 }
             }
             Err(why) => {
-                evidence.push(format!("{}: {why}", file.path.display()));
+                notes.add(|| format!("{}: {why}", file.path.display()));
                 problems.push(foreign_files::damaged(&who, file, why));
             }
         }
     }
     if !fields.is_empty() {
-        let fields: Vec<String> = fields.iter().map(|(field, value)| format!("{field} {value}")).collect();
-        evidence.push(format!("path: {}", fields.join(", ")));
+        let fields = || fields.iter().map(|(field, value)| format!("{field} {value}")).collect::<Vec<_>>().join(", ");
+        notes.add(|| format!("path: {}", fields()));
     }
     if !stack.is_empty() && problems.is_empty() && provider_info.is_none() {
         problems.push(Problem::new(
@@ -335,7 +334,7 @@ fn without_record(context: &Context<'_>, global: &GlobalPath<'_>, rel: RelPath) 
         record,
         users: bound.into_iter().map(|(pod, _)| pod).collect(),
         other_references: vec![],
-        evidence,
+        evidence: notes.into_texts(),
         conflict,
         problems,
     }
@@ -366,22 +365,18 @@ fn bound_for(context: &Context<'_>, path: &Path, global: &GlobalPath<'_>) -> Vec
     found
 }
 
-fn device_evidence(stack: &[Mount<'_>], bound: &[(PodUid, bool)], foreign: Option<&ForeignFile>) -> Vec<String> {
-    let mut evidence = vec!["record: none".to_owned()];
-    evidence.push(match stack.last() {
-        Some(top) => format!("mount table: {}, {} layer(s)", shown(*top), stack.len()),
-        None => "mount table: nothing at its path".into(),
-    });
+fn note_device(notes: &mut Notes, stack: &[Mount<'_>], bound: &[(PodUid, bool)], foreign: Option<&ForeignFile>) {
+    notes.add(|| "record: none".to_owned());
+    notes.add(|| mounted(stack));
     for (pod, mounted) in bound {
         let what = if *mounted { "the device is bound" } else { "a file is there, and nothing is bound over it" };
-        evidence.push(format!("map folder: {what} for pod {pod}"));
+        notes.add(|| format!("map folder: {what} for pod {pod}"));
     }
     match foreign {
         None => {}
-        Some(ForeignFile::Good(data)) => evidence.push(format!("{}: {data}", layout::VOL_DATA)),
-        Some(ForeignFile::Bad { why }) => evidence.push(format!("{}: {why}", layout::VOL_DATA)),
+        Some(ForeignFile::Good(data)) => notes.add(|| format!("{}: {data}", layout::VOL_DATA)),
+        Some(ForeignFile::Bad { why }) => notes.add(|| format!("{}: {why}", layout::VOL_DATA)),
     }
-    evidence
 }
 
 fn users_by_record(context: &Context<'_>, devices: &mut [ActualDevice], volumes: &[ActualVolume]) {

@@ -3,6 +3,7 @@
 //! A path or mount is believed before a file, which may be an old one: its word stands, and the contradiction is told. What
 //! only a file knows is taken. Of two volumes that one file may be about, it is neither's.
 
+use std::borrow::Cow;
 use std::collections::{BTreeSet, HashMap};
 use std::path::Path;
 
@@ -10,6 +11,7 @@ use refloat_record::{PodUid, VolumeMode};
 use refloat_volume::{ForeignForm, ForeignRecord, Problem, Rebuilt, RebuiltSpec, layout};
 use serde_json::{Map, Value};
 
+use super::notes::Notes;
 use super::volumes::AllFound;
 use crate::Evidence;
 
@@ -89,7 +91,7 @@ impl<'e> ForeignIndex<'e> {
     }
 
     /// The files about a volume. `folder`, relative to the root, is the one that it comes from. What is not used, and why,
-    /// is told in `evidence`.
+    /// is told in `notes`.
     pub(super) fn of_volume(
         &self,
         pod: &PodUid,
@@ -97,7 +99,7 @@ impl<'e> ForeignIndex<'e> {
         name: &str,
         mode: VolumeMode,
         folder: Option<&Path>,
-        evidence: &mut Vec<String>,
+        notes: &mut Notes,
     ) -> Vec<&'e ForeignRecord> {
         if self.is_empty() {
             return vec![];
@@ -107,18 +109,18 @@ impl<'e> ForeignIndex<'e> {
         found.extend(folder.map_or(&[][..], |folder| self.of_folder(folder)));
         let shared = self.shared_names.contains(&(plugin.to_owned(), name.to_owned()));
         for record in self.by_name.get(&(plugin.to_owned(), name)).into_iter().flatten() {
-            let named = format!("{}: not used", record.path.display());
+            let named = || format!("{}: not used", record.path.display());
             let by_name = ForeignForm::of_name(record.file_name()).is_some();
             if found.iter().any(|known| known.path == record.path) {
                 continue;
             }
             if !by_name && folder.is_some_and(|folder| folder != record.folder()) {
-                evidence.push(format!("{named}, since it is of another device"));
+                notes.add(|| format!("{}, since it is of another device", named()));
             } else if shared && record.form != ForeignForm::PersistentVolume {
                 // A PersistentVolume's name is one in the cluster.
-                evidence.push(format!("{named}, since volumes of several pods are called so"));
+                notes.add(|| format!("{}, since volumes of several pods are called so", named()));
             } else if mode == VolumeMode::Block && record.form == ForeignForm::VolumeSource {
-                evidence.push(format!("{named}, since a block volume is a PersistentVolume's"));
+                notes.add(|| format!("{}, since a block volume is a PersistentVolume's", named()));
             } else {
                 found.push(record);
             }
@@ -133,10 +135,12 @@ impl<'e> ForeignIndex<'e> {
         };
         if clash(ForeignForm::VolumeSource) || clash(ForeignForm::PersistentVolume) || clash(ForeignForm::Iscsi) {
             for record in &found {
-                evidence.push(format!(
-                    "{}: not used, since another file is about a volume of that name too",
-                    record.path.display()
-                ));
+                notes.add(|| {
+                    format!(
+                        "{}: not used, since another file is about a volume of that name too",
+                        record.path.display()
+                    )
+                });
             }
             return vec![];
         }
@@ -148,14 +152,14 @@ impl<'e> ForeignIndex<'e> {
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Told {
     pub(super) spec: RebuiltSpec,
-    pub(super) lost: Vec<String>,
+    pub(super) lost: Vec<Cow<'static, str>>,
     /// What contradicts what, one sentence each.
     pub(super) contradictions: Vec<String>,
 }
 
 impl From<Rebuilt> for Told {
     fn from(rebuilt: Rebuilt) -> Self {
-        let lost = rebuilt.lost.into_iter().map(str::to_owned).collect();
+        let lost = rebuilt.lost.into_iter().map(Cow::Borrowed).collect();
         Self { spec: rebuilt.spec, lost, contradictions: vec![] }
     }
 }
@@ -244,7 +248,7 @@ impl Told {
                 spec.insert("volumeMode".into(), serde_json::to_value(mode).unwrap_or_default());
                 spec.extend(says.of_persistent_volume.clone());
                 self.lost.retain(|lost| lost != "persistentVolume" && lost != "name");
-                self.lost.iter_mut().for_each(|lost| lost.insert_str(0, "spec."));
+                self.lost.iter_mut().for_each(|lost| lost.to_mut().insert_str(0, "spec."));
                 self.spec = RebuiltSpec::PersistentVolume(persistent_volume(name, &spec));
             }
             (ForeignForm::PersistentVolume, RebuiltSpec::PersistentVolume(_)) => {

@@ -17,13 +17,14 @@ pub fn problem(who: &str, path: &Path, why: &str) -> Problem {
     )
 }
 
-/// Adds that problem to each volume, device and leftover that is, or has something inside that is, on one.
+/// Adds that problem, and if `explained` also the evidence, to each volume, device and leftover that is, or has something inside that is, on one.
 pub(super) fn tell(
     evidence: &Evidence,
     mounts: &Mounts<'_>,
     volumes: &mut [ActualVolume],
     devices: &mut [ActualDevice],
     leftovers: &mut [Leftover],
+    explained: bool,
 ) {
     if evidence.hanging.is_empty() {
         return;
@@ -36,14 +37,18 @@ pub(super) fn tell(
     for volume in volumes {
         let paths = volume.path.iter().chain(volume.sub_paths.iter().map(|sub_path| &sub_path.path));
         if let Some((point, why)) = paths.map(std::path::PathBuf::as_path).find_map(of) {
-            volume.evidence.push(format!("file system: at {} it does not answer: {why}", point.display()));
+            if explained {
+                volume.evidence.push(format!("file system: at {} it does not answer: {why}", point.display()));
+            }
             let who = format!("volume {:?} of pod {}", volume.key.spec_name.as_str(), volume.key.pod);
             volume.problems.push(problem(&who, &point, &why));
         }
     }
     for device in devices {
         if let Some((point, why)) = of(&device.path) {
-            device.evidence.push(format!("file system: it does not answer: {why}"));
+            if explained {
+                device.evidence.push(format!("file system: it does not answer: {why}"));
+            }
             device.problems.push(problem(&format!("the device at {}", device.path.display()), &point, &why));
         }
     }

@@ -198,6 +198,14 @@ pub(crate) fn shown(mount: Mount<'_>) -> String {
     format!("{} {:?} (root {})", mount.fs_type(), mount.source(), mount.root().display())
 }
 
+/// What the table has at a path, in a sentence.
+pub(super) fn mounted(stack: &[Mount<'_>]) -> String {
+    match stack.last() {
+        Some(top) => format!("mount table: {}, {} layer(s)", shown(*top), stack.len()),
+        None => "mount table: nothing at its path".into(),
+    }
+}
+
 /// What is seen of a stack: its topmost mount.
 pub(crate) fn seen(stack: &[Mount<'_>], ours: bool) -> Option<MountSeen> {
     let top = stack.last()?;

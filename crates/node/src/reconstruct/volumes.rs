@@ -4,6 +4,7 @@ mod find;
 mod with_record;
 mod without_record;
 
+use std::borrow::Cow;
 use std::path::{Path, PathBuf};
 
 use refloat_mount::Mount;
@@ -11,6 +12,7 @@ use refloat_record::{PluginName, PodUid, VolumeMode};
 use refloat_volume::{Problem, layout};
 
 use super::Context;
+use super::notes::Notes;
 use crate::{ActualVolume, ReconstructionResult, SubPathSeen, VolumeState};
 
 pub(super) use find::{AllFound, Found, find, stale};
@@ -18,11 +20,11 @@ pub(super) use find::{AllFound, Found, find, stale};
 /// What was concluded on the way; becomes an [`ActualVolume`].
 struct Conclusion {
     state: VolumeState,
-    reason: String,
+    reason: Cow<'static, str>,
     ours: bool,
     conflict: Option<String>,
     reconstruction: ReconstructionResult,
-    evidence: Vec<String>,
+    evidence: Notes,
     problems: Vec<Problem>,
     stray_files: bool,
     /// Whether another program has a file about it that can be used.
@@ -71,7 +73,7 @@ impl Conclusion {
     /// Not understood: kept, shown, never acted on.
     fn fail(&mut self, why: String) {
         self.state = VolumeState::Unknown;
-        self.reason.clone_from(&why);
+        self.reason = why.clone().into();
         self.reconstruction = ReconstructionResult::Failed;
         self.conflict = Some(why.clone());
         self.problems.push(Problem::new(
@@ -113,11 +115,8 @@ impl Conclusion {
             ));
         }
         if let Some(nested) = found.nested.first() {
-            self.evidence.push(format!(
-                "mount table: {} mount(s) inside it, {} first",
-                found.nested.len(),
-                nested.display()
-            ));
+            self.evidence
+                .add(|| format!("mount table: {} mount(s) inside it, {} first", found.nested.len(), nested.display()));
             self.problems.push(Problem::new(
                 "NestedMount",
                 format!("{who}: something is mounted inside it, at {}", nested.display()),

@@ -12,7 +12,7 @@ use crate::output::table::{Look, printable};
 
 /// Runs the command.
 pub(crate) fn run(args: &ExplainArgs, settings: &Settings) -> Result<Done, Failure> {
-    let view = look(settings, &args.sources, &args.saved)?;
+    let view = look(settings, &args.sources, &args.saved, refloat_node::reconstruct_explained)?;
     // A relative path is meant from the working folder, unless something bears that name.
     let as_path = || std::path::absolute(&args.target).ok().and_then(|path| explain(path.to_str()?, &view));
     let Some(explanation) = explain(&args.target, &view).or_else(as_path) else {

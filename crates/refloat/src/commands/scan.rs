@@ -15,7 +15,7 @@ const BUFFER: usize = 64 * 1024;
 
 /// Runs the command.
 pub(crate) fn run(args: &ScanArgs, settings: &Settings) -> Result<Done, Failure> {
-    let mut view = look(settings, &args.sources, &args.saved)?;
+    let mut view = look(settings, &args.sources, &args.saved, refloat_node::reconstruct)?;
     if args.usage {
         usage::ask(&mut view);
     }

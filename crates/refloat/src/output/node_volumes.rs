@@ -3,6 +3,7 @@
 //! A field that is not known is null, a list is never null.
 #![allow(clippy::struct_field_names)] // the names are those of the interface
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 
 use refloat_node::{
@@ -65,7 +66,7 @@ pub(crate) struct Volume {
     pub(crate) state: &'static str,
     pub(crate) record: &'static str,
     pub(crate) reconstruction: &'static str,
-    pub(crate) lost: Vec<String>,
+    pub(crate) lost: Vec<Cow<'static, str>>,
     pub(crate) wanted: &'static str,
     pub(crate) wanted_by: Option<String>,
     pub(crate) spec: Option<Spec>,

@@ -1,8 +1,12 @@
 //! Where the time of operations goes: adds up the spans of target `refloat::time`.
 //!
 //! At each entry to and exit from a span the thread's clocks are read, and what passed since the last reading belongs to the
-//! innermost span: time by the wall, the processor's time in the program itself, and how long the thread was ready and waited
-//! for a core. What is left is time in system calls and waiting for others.
+//! innermost span: time by the wall, the processor's time in the program itself, and how long the thread waited for a core
+//! that was taken from it. What is left is time in calls.
+//!
+//! A thread gives a core up by itself only in a system call, and has not returned from that before it has a core again. So
+//! where none was taken from it, all its waiting is part of a call. Where one was, all its waiting since the last reading
+//! counts as waiting for that one.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -29,7 +33,7 @@ pub(super) struct Sum {
     pub(super) wall: Duration,
     /// The processor's time, outside the kernel.
     pub(super) own: Duration,
-    /// Ready to run, and no core free.
+    /// Ready to run, and its core taken.
     pub(super) waiting: Duration,
 }
 
@@ -42,6 +46,8 @@ struct Clocks {
     wall: Instant,
     own: Duration,
     waiting: Duration,
+    /// How often a core was taken from the thread.
+    taken: i64,
 }
 
 /// What one thread is in.
@@ -67,7 +73,8 @@ impl Thread {
         let text = String::from_utf8_lossy(&text[..length]);
         // Time on a core, time waiting for one (both in ns), and how often.
         let waiting = text.split_ascii_whitespace().nth(1).and_then(|ns| ns.parse().ok()).unwrap_or(0);
-        Clocks { wall: Instant::now(), own: own_time(), waiting: Duration::from_nanos(waiting) }
+        let taken = getrusage(UsageWho::RUSAGE_THREAD).map_or(0, |usage| usage.involuntary_context_switches());
+        Clocks { wall: Instant::now(), own: own_time(), waiting: Duration::from_nanos(waiting), taken }
     }
 }
 
@@ -115,7 +122,9 @@ impl Adder {
                 let sum = sums.entry(name).or_default();
                 sum.wall += now.wall - last.wall;
                 sum.own += now.own.saturating_sub(last.own);
-                sum.waiting += now.waiting.saturating_sub(last.waiting);
+                if now.taken != last.taken {
+                    sum.waiting += now.waiting.saturating_sub(last.waiting);
+                }
             }
             if let Some(name) = entered {
                 sums.entry(name).or_default().count += 1;

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::evidence::{PodTree, Tree, VolumeFolder};
 use crate::testing::{self, BOOT};
-use crate::{Actual, ActualVolume, Evidence, ReconstructionResult, RecordState, reconstruct};
+use crate::{Actual, ActualVolume, Evidence, ReconstructionResult, RecordState, reconstruct_explained};
 
 /// A node with these mounts, volumes (`pod/plugin/name`) and files.
 fn node(mounts: &[&str], volumes: &[&str], files: &[(&str, ForeignForm, &str)]) -> Actual {
@@ -56,12 +56,12 @@ fn node(mounts: &[&str], volumes: &[&str], files: &[(&str, ForeignForm, &str)]) 
         missing_drivers: std::collections::BTreeMap::new(),
         hanging: std::collections::BTreeMap::new(),
     };
-    reconstruct(&evidence, &Plugins::builtin())
+    reconstruct_explained(&evidence, &Plugins::builtin())
 }
 
 fn lost(volume: &ActualVolume) -> Vec<&str> {
     match &volume.reconstruction {
-        ReconstructionResult::Partial { lost } => lost.iter().map(String::as_str).collect(),
+        ReconstructionResult::Partial { lost } => lost.iter().map(AsRef::as_ref).collect(),
         other => panic!("{other:?}"),
     }
 }

@@ -1,5 +1,6 @@
 //! Concludes what a volume with a record is.
 
+use std::borrow::Cow;
 use std::path::{Path, PathBuf};
 
 use refloat_mount::Mount;
@@ -9,7 +10,7 @@ use refloat_volume::{Plugin, Presence, Problem, layout};
 use super::super::Context;
 use super::super::block::{Link, Objects};
 use super::super::by_driver::{self, Recorded};
-use super::super::mounts::{Match, seen, shown};
+use super::super::mounts::{Match, mounted, seen};
 use super::{Conclusion, Found, Who, cannot_block, unknown_plugin, unrecorded_sub_path};
 use crate::evidence::MapPlace;
 use crate::{ActualVolume, ReconstructionResult, RecordState, SubPathSeen, VolumeKey, VolumeState};
@@ -36,22 +37,20 @@ pub(super) fn conclude(context: &Context<'_>, found: &Found<'_>, record: &PodVol
 
     let mut c = Conclusion {
         state: VolumeState::NotMounted,
-        reason: String::new(),
+        reason: "".into(),
         ours: matches!(matched, Match::Ours | Match::Adopted),
         conflict: None,
         reconstruction: told(record),
-        evidence: vec![format!("record: {} of {} boot", record.plugin, if same_boot { "this" } else { "another" })],
+        evidence: context.notes(),
         problems: vec![],
         stray_files: false,
         kept: false,
     };
-    c.evidence.push(match stack.last() {
-        Some(top) => format!("mount table: {}, {} layer(s)", shown(*top), stack.len()),
-        None => "mount table: nothing at its path".into(),
-    });
+    c.evidence.add(|| format!("record: {} of {} boot", record.plugin, if same_boot { "this" } else { "another" }));
+    c.evidence.add(|| mounted(&stack));
     if context.evidence.tree.is_some() {
         let ready = if found.ready { ", ready marker" } else { "" };
-        c.evidence.push(format!("folders: {}{ready}", if found.folder.is_some() { "there" } else { "not there" }));
+        c.evidence.add(|| format!("folders: {}{ready}", if found.folder.is_some() { "there" } else { "not there" }));
     }
 
     if let Some(why) = misplaced(found, record) {
@@ -69,7 +68,7 @@ pub(super) fn conclude(context: &Context<'_>, found: &Found<'_>, record: &PodVol
         }
     } else {
         c.state = if c.ours { VolumeState::Mounted } else { VolumeState::Unknown };
-        c.reason = format!("no plugin {} is built in", record.plugin);
+        c.reason = format!("no plugin {} is built in", record.plugin).into();
         c.conflict = Some(format!("{} is not built in, and only it knows how its volumes are undone", record.plugin));
         c.problems.push(unknown_plugin(&who, &record.plugin));
     }
@@ -112,7 +111,7 @@ pub(super) fn conclude(context: &Context<'_>, found: &Found<'_>, record: &PodVol
         spec_volume: Some(record.volume.clone()).filter(|volume| volume.get() != "null"),
         spec_persistent_volume: record.persistent_volume.clone(),
         stray_files: c.stray_files,
-        evidence: c.evidence,
+        evidence: c.evidence.into_texts(),
         conflict: c.conflict,
         problems: c.problems,
     }
@@ -123,7 +122,7 @@ fn told(record: &PodVolume) -> ReconstructionResult {
     match record.lost.as_slice() {
         [] => ReconstructionResult::Full,
         [all] if all == "volume" => ReconstructionResult::UnmountOnly,
-        lost => ReconstructionResult::Partial { lost: lost.to_vec() },
+        lost => ReconstructionResult::Partial { lost: lost.iter().cloned().map(Cow::Owned).collect() },
     }
 }
 
@@ -188,14 +187,14 @@ impl Conclusion {
         }
         if let Match::Conflict(why) = matched {
             self.state = VolumeState::Uncertain;
-            self.reason.clone_from(&why);
+            self.reason = why.clone().into();
             self.conflict = Some(why);
             return;
         }
         let listed = context.evidence.tree.is_some();
-        let (state, reason) = match plugin.capabilities().presence {
+        let (state, reason): (_, Cow<'static, str>) = match plugin.capabilities().presence {
             // Told above.
-            Presence::Driver => (VolumeState::Unknown, String::new()),
+            Presence::Driver => (VolumeState::Unknown, "".into()),
             Presence::Record if same_boot => (VolumeState::Mounted, "the record is of this boot".into()),
             Presence::Record => (VolumeState::NotMounted, "the record is of another boot".into()),
             Presence::Mount => match matched {
@@ -206,7 +205,7 @@ impl Conclusion {
             },
             Presence::Marker if record.mount.is_some() && matched == Match::Nothing => {
                 let when = if same_boot { "is not in the mount table" } else { "was of another boot" };
-                (VolumeState::NotMounted, format!("the recorded mount {when}"))
+                (VolumeState::NotMounted, format!("the recorded mount {when}").into())
             }
             Presence::Marker if !listed => (VolumeState::Unknown, "the folders were not listed".into()),
             Presence::Marker if found.folder.is_none() && !found.ready => {
@@ -246,7 +245,7 @@ impl Conclusion {
                 "Some drivers mount nothing. If this one should, look into its log: the pod sees a folder of this node.",
             ));
         }
-        self.problems.extend(by_driver::missing(context, plugin, Some(record.into()), &who.to_string()));
+        self.problems.extend(by_driver::missing(context, plugin, Some(record.into()), who));
     }
 
     /// The state of a block volume with a good record: its three objects, each for itself.
@@ -261,7 +260,7 @@ impl Conclusion {
     ) {
         if let Match::Conflict(why) = matched {
             self.state = VolumeState::Uncertain;
-            self.reason.clone_from(&why);
+            self.reason = why.clone().into();
             self.conflict = Some(why);
             return;
         }
@@ -269,8 +268,8 @@ impl Conclusion {
             self.reason = "its record does not say where its device is bound".into();
             return;
         };
-        let seen = Objects::look(context, found.folder, &block.map_path, Some(&block.link_target), false);
-        self.evidence.extend(seen.evidence);
+        let target = Some(block.link_target.as_str());
+        let seen = Objects::look(context, found.folder, &block.map_path, target, false, &mut self.evidence);
         if seen.link == Link::Taken {
             self.problems.push(path_taken(who, record));
         }
@@ -280,7 +279,7 @@ impl Conclusion {
                 (VolumeState::Mounted, "the recorded bind mount, its symlink and its loop device are there".into())
             }
             (true, false) => {
-                (VolumeState::Uncertain, format!("its device is bound, but {}", seen.wrong.join(", and ")))
+                (VolumeState::Uncertain, format!("its device is bound, but {}", seen.wrong.join(", and ")).into())
             }
             (false, _) if seen.held => {
                 (VolumeState::Uncertain, "its loop device is there, and its bind mount is not".into())

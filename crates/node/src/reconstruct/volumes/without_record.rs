@@ -14,7 +14,7 @@ use super::super::Context;
 use super::super::block::{Link, Objects};
 use super::super::devices::LOCAL;
 use super::super::foreign::{self, Told};
-use super::super::mounts::{seen, shown, told};
+use super::super::mounts::{mounted, seen, told};
 use super::{Conclusion, Found, Who, cannot_block, unknown_plugin, unrecorded_sub_path};
 use crate::{ActualVolume, ReconstructionResult, RecordState, VolumeKey, VolumeState};
 
@@ -65,20 +65,18 @@ pub(super) fn conclude(context: &Context<'_>, found: &Found<'_>) -> ActualVolume
         ours: false,
         conflict: None,
         reconstruction: ReconstructionResult::UnmountOnly,
-        evidence: vec![format!("record: {}", if lost.is_some() { "there, but it cannot be used" } else { "none" })],
+        evidence: context.notes(),
         problems: lost.map(|(_, problem)| problem.clone()).into_iter().collect(),
         stray_files: false,
         kept: false,
     };
-    c.evidence.push(match stack.last() {
-        Some(top) => format!("mount table: {}, {} layer(s)", shown(*top), stack.len()),
-        None => "mount table: nothing at its path".into(),
-    });
+    c.evidence.add(|| format!("record: {}", if lost.is_some() { "there, but it cannot be used" } else { "none" }));
+    c.evidence.add(|| mounted(&stack));
     match foreign {
         None => {}
-        Some(ForeignFile::Good(data)) => c.evidence.push(format!("{}: {data}", layout::VOL_DATA)),
+        Some(ForeignFile::Good(data)) => c.evidence.add(|| format!("{}: {data}", layout::VOL_DATA)),
         Some(ForeignFile::Bad { why }) => {
-            c.evidence.push(format!("{}: {why}", layout::VOL_DATA));
+            c.evidence.add(|| format!("{}: {why}", layout::VOL_DATA));
             c.problems.push(Problem::new(
                 "VolDataDamaged",
                 format!("{who}: the kubelet's {} says nothing: {why}", layout::VOL_DATA),
@@ -86,7 +84,7 @@ pub(super) fn conclude(context: &Context<'_>, found: &Found<'_>) -> ActualVolume
             ));
         }
     }
-    c.evidence.push(format!("folders: {}", if found.folder.is_some() { "there" } else { "not there" }));
+    c.evidence.add(|| format!("folders: {}", if found.folder.is_some() { "there" } else { "not there" }));
 
     let seen_of_it = at.as_deref().or(path.as_deref()).map(|path| {
         let (folder, mode, table) = (found.name, found.mode, context.mounts.table);
@@ -146,7 +144,7 @@ pub(super) fn conclude(context: &Context<'_>, found: &Found<'_>) -> ActualVolume
     let provider_info = own_provider_info.or(by_stage.map(|stage| stage.provider_info));
     if let Some(plugin) = plugin {
         let recorded = Recorded { provider_info: provider_info.as_ref(), ..Recorded::default() };
-        c.problems.extend(super::super::by_driver::missing(context, plugin, Some(recorded), &who.to_string()));
+        c.problems.extend(super::super::by_driver::missing(context, plugin, Some(recorded), &who));
     }
     let (spec_volume, spec_persistent_volume) = match rebuilt.map(|r| r.spec) {
         Some(RebuiltSpec::Volume(v)) => (Some(Verbatim::from_value(&v)), None),
@@ -212,7 +210,7 @@ pub(super) fn conclude(context: &Context<'_>, found: &Found<'_>) -> ActualVolume
         spec_volume,
         spec_persistent_volume,
         stray_files: c.stray_files,
-        evidence: c.evidence,
+        evidence: c.evidence.into_texts(),
         conflict: c.conflict,
         problems: c.problems,
     }
@@ -233,14 +231,13 @@ impl Conclusion {
         map_path: &RelPath,
         bound: bool,
     ) {
-        let seen = Objects::look(context, found.folder, map_path, None, true);
-        self.evidence.extend(seen.evidence);
+        let seen = Objects::look(context, found.folder, map_path, None, true, &mut self.evidence);
         if self.reconstruction == ReconstructionResult::Failed || self.state == VolumeState::Unknown {
             return;
         }
         if bound && !seen.wrong.is_empty() {
             self.state = VolumeState::Uncertain;
-            self.reason = format!("its device is bound, but {}", seen.wrong.join(", and "));
+            self.reason = format!("its device is bound, but {}", seen.wrong.join(", and ")).into();
         } else if !bound && (seen.held || seen.link == Link::Taken) {
             self.state = VolumeState::Uncertain;
             self.reason = "its device is not bound, but something of it is there".into();
@@ -264,20 +261,20 @@ impl Conclusion {
         for file in files {
             match &file.says {
                 Ok(says) => {
-                    self.evidence.push(format!("{}: {says}", file.path.display()));
+                    self.evidence.add(|| format!("{}: {says}", file.path.display()));
                     told = match told {
                         Some(told) => Some(told.merge(file, name, found.mode)),
                         None => foreign::alone(file, name, found.mode),
                     };
                 }
                 Err(why) => {
-                    self.evidence.push(format!("{}: {why}", file.path.display()));
+                    self.evidence.add(|| format!("{}: {why}", file.path.display()));
                     self.problems.push(foreign::damaged(&who.to_string(), file, why));
                 }
             }
         }
         for why in told.iter().flat_map(|told| &told.contradictions) {
-            self.evidence.push(format!("contradiction: {why}"));
+            self.evidence.add(|| format!("contradiction: {why}"));
             self.problems.push(foreign::contradicts(&who.to_string(), why));
         }
         told
@@ -320,7 +317,7 @@ impl Conclusion {
             self.problems.push(unknown_plugin(who, plugin_name));
             if !mounted && found.folder.is_some_and(|f| f.empty != Some(true)) {
                 self.state = VolumeState::Unknown;
-                self.reason = format!("no plugin {plugin_name} is built in to tell what its folder is");
+                self.reason = format!("no plugin {plugin_name} is built in to tell what its folder is").into();
             }
             return;
         };

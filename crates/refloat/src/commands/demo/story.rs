@@ -253,7 +253,7 @@ impl Story {
 fn see(stage: &Stage) -> Result<View, Failure> {
     let sources =
         SourceArgs { manifests: Some(stage.pods()), sources: vec![FindSources::None], ..SourceArgs::default() };
-    look(&stage.settings, &sources, &SavedArgs::default())
+    look(&stage.settings, &sources, &SavedArgs::default(), refloat_node::reconstruct_explained)
 }
 
 /// Whether every wanted volume is there, and nothing else.

@@ -23,7 +23,7 @@ pub(super) struct Info {
 
 impl Info {
     pub(super) fn verbatim(&self) -> Verbatim {
-        Verbatim::from_value(&serde_json::to_value(self).expect("texts and a flag"))
+        Verbatim::of(self).expect("texts and a flag")
     }
 
     /// As the record has it: what was written when the driver was asked, else what the spec says.

@@ -141,11 +141,11 @@ pub(super) fn write(folder: &Dir, data: &VolData) -> Result<(), VolumeError> {
     renamed
 }
 
-/// Reads another program's file in a folder that is open, as evidence. `None` if there is none. No symlink is followed and
-/// no mount crossed.
-pub fn look(folder: &Dir) -> Option<ForeignFile> {
-    match read_at(folder) {
-        Ok(None) => None,
+/// Reads another program's file, as evidence, in a folder beneath one that is open. `None` if there is none, or if a mount
+/// hides it. No symlink is followed and no mount crossed.
+pub fn look(open: &Dir, folder: &Path) -> Option<ForeignFile> {
+    match crate::foreign::read_at(open, &folder.join(layout::VOL_DATA)) {
+        Ok(None) | Err(Errno::NOTDIR | Errno::XDEV) => None,
         Ok(Some(text)) => Some(ForeignFile::parse(&text)),
         Err(error) => Some(ForeignFile::Bad { why: format!("it cannot be read: {error}") }),
     }
