@@ -17,6 +17,7 @@ mod page;
 mod places;
 mod records;
 mod saved;
+mod sources;
 mod usage;
 
 use std::path::Path;
@@ -42,6 +43,7 @@ fn tests() -> Vec<(&'static str, Test)> {
         places::TESTS,
         records::TESTS,
         saved::TESTS,
+        sources::TESTS,
     ]
     .concat()
 }
