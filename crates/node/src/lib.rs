@@ -18,6 +18,7 @@ pub mod evidence;
 mod execute;
 #[doc(hidden)]
 pub mod fuzz;
+pub mod holders;
 pub mod manager;
 pub mod plan;
 pub mod reconstruct;
@@ -31,6 +32,7 @@ pub use actual::{
 };
 pub use desired::{Desired, DesiredPod, DesiredVolume, Waiting, Wanted};
 pub use evidence::{Evidence, Gather, GatherError, PodTree, Tree, VolumeFolder};
+pub use holders::{Holder, Holders};
 pub use manager::{Manager, ManagerError, ManagerOptions};
 pub use plan::{Exclusion, Held, MayUnmount, Operation, Plan, PlanInput, Report, compare, plan};
 pub use reconstruct::{hanging_problem, on_two_threads, reconstruct, reconstruct_explained};

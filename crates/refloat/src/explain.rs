@@ -120,6 +120,7 @@ fn mount_itself(mount: Mount<'_>, view: &View) -> Subject {
     let others = same.into_iter().filter(|other| other.short_id() != mount.short_id());
     let mut evidence = vec![format!("mount table: options {}; file system {}", mount.options(), mount.fs_options())];
     evidence.extend(others.map(|other| format!("mount table: the same is mounted at {}", path_text(other.point()).0)));
+    evidence.extend(view.holders.of(mount).map(|holder| format!("holder: {holder}")));
     let below = mount.point().starts_with(&view.root);
     Subject {
         subject: format!("mount {}", mount.short_id()),
@@ -193,6 +194,12 @@ fn told_of(pod: &PodUid, view: &View) -> Vec<String> {
     view.authority.answers().map(|answers| answers.sentences(pod)).unwrap_or_default()
 }
 
+/// Who holds what is mounted at a path, in other mount namespaces.
+fn held_at(path: &Path, view: &View) -> Vec<String> {
+    let stack = view.table.stack(path);
+    stack.iter().filter_map(|mount| Some(format!("holder: {}", view.holders.of(*mount)?))).collect()
+}
+
 fn wanted_text(wanted: &Wanted) -> String {
     match wanted {
         Wanted::Yes { by } => format!("Yes, says {by}."),
@@ -255,7 +262,12 @@ fn volume(seen: &ActualVolume, view: &View, plan: &Plan) -> Subject {
         subject: format!("volume {shown} of {pod}"),
         what,
         wanted: wanted_text(&view.authority.wanted_volume(&seen.key)),
-        evidence: [seen.evidence.clone(), told_of(&seen.key.pod, view)].concat(),
+        evidence: [
+            seen.evidence.clone(),
+            seen.path.as_deref().map(|path| held_at(path, view)).unwrap_or_default(),
+            told_of(&seen.key.pod, view),
+        ]
+        .concat(),
         conclusion,
         problems: out.problems,
         next,
@@ -272,6 +284,7 @@ fn device(seen: &ActualDevice, view: &View, plan: &Plan) -> Subject {
     let mut evidence = seen.evidence.clone();
     evidence.extend(seen.users.iter().map(|pod| format!("users: pod {pod}")));
     evidence.extend(seen.other_references.iter().map(|p| format!("mount table: also mounted at {}", path_text(p).0)));
+    evidence.extend(held_at(&seen.path, view));
     let wanted = if seen.users.is_empty() {
         "No pod is known to use it.".to_owned()
     } else {

@@ -10,7 +10,7 @@ use std::time::Duration;
 use anyhow::Context;
 use jiff::Timestamp;
 use refloat_mount::{Kernel, MountTable, NodeRoot, TableReader};
-use refloat_node::{Actual, Answers, Desired, Evidence, Gather, VolumeKey, Wanted, ask_all, compare};
+use refloat_node::{Actual, Answers, Desired, Evidence, Gather, Holders, VolumeKey, Wanted, ask_all, compare};
 use refloat_record::{BootId, Loaded, PodUid, Store};
 use refloat_volume::{Host, Plugins, Problem};
 
@@ -36,6 +36,8 @@ pub(crate) struct View {
     pub(crate) boot_id: Option<BootId>,
     /// When it was seen.
     pub(crate) scanned_at: Timestamp,
+    /// Who holds mounts in other mount namespaces; empty where that was not looked for.
+    pub(crate) holders: Holders,
     /// What was concluded.
     pub(crate) actual: Actual,
     /// Who says what is wanted.
@@ -192,6 +194,7 @@ pub(crate) fn look(
         boot_id: saved.is_none().then_some(evidence.boot_id),
         mountinfo: saved.map(|saved| saved.file),
         scanned_at: Timestamp::now(),
+        holders: Holders::default(),
         actual,
         authority,
         table: evidence.table,

@@ -24,7 +24,7 @@ use crate::manager::drivers::{self, DRIVERS_PATIENCE, DRIVERS_STEP};
 use crate::manager::host;
 use crate::manager::pool::Pool;
 use crate::reconstruct::Mounts;
-use crate::{Actual, Answers, Evidence, Exclusion, ManagerError, Operation, reconstruct};
+use crate::{Actual, Answers, Evidence, Exclusion, Holders, ManagerError, Operation, reconstruct};
 
 /// How a [`Cleaner`] is run.
 #[derive(Debug, Clone)]
@@ -109,6 +109,7 @@ pub struct Cleaner {
     pool: Pool,
     authority: Box<dyn Authority>,
     asked: Option<Instant>,
+    held: Option<(Instant, BTreeMap<MountKey, String>)>,
     started: Instant,
 }
 
@@ -152,7 +153,7 @@ impl Cleaner {
         let executor = Arc::new(Executor { host: Arc::new(host), plugins, store, generation: 0 });
         let pool = Pool::new(Arc::clone(&executor), options.workers, options.operation_deadline)
             .map_err(io("make an eventfd"))?;
-        Ok(Self { options, executor, pool, authority, asked: None, started: Instant::now() })
+        Ok(Self { options, executor, pool, authority, asked: None, held: None, started: Instant::now() })
     }
 
     /// The node, for whoever looks at it afterwards.
@@ -377,10 +378,18 @@ impl Cleaner {
         }
     }
 
+    /// Who holds mounts now; looked up again once in a while.
+    fn held(&mut self, table: &MountTable) -> &BTreeMap<MountKey, String> {
+        if self.held.as_ref().is_none_or(|(at, _)| at.elapsed() > FRESH) {
+            self.held = Some((Instant::now(), held(table, self.executor.host.root.path())));
+        }
+        &self.held.get_or_insert_with(|| (Instant::now(), BTreeMap::new())).1
+    }
+
     /// Whether everything still is as it was planned; the text says what is not.
     fn check(&mut self, unit: &Unit, options: &CleanOptions) -> Result<(), String> {
         self.ask();
-        let host = &self.executor.host;
+        let host = Arc::clone(&self.executor.host);
         let asked = match (&unit.pod, &unit.operation) {
             (Some(pod), _) if options.including_running || options.assume_gone.contains(pod) => {
                 // A pod that somebody has is not gone, whatever the operator says.
@@ -425,7 +434,11 @@ impl Cleaner {
                 return Err(format!("the mount at {} is at {} now", step.path.display(), mount.point().display()));
             }
         }
-        Ok(())
+        let held = self.held(&table);
+        match unit.steps.iter().find_map(|step| Some((step, held.get(&step.mount?)?))) {
+            Some((step, who)) => Err(format!("the mount at {} is held now: {who}", step.path.display())),
+            None => Ok(()),
+        }
     }
 
     /// Whether an operation that failed is worth another try at once, which is begun then.
@@ -589,6 +602,12 @@ struct Facts {
     held: BTreeMap<MountKey, String>,
 }
 
+/// Which mounts below the node root other mount namespaces hold, and who does.
+fn held(table: &MountTable, root: &Path) -> BTreeMap<MountKey, String> {
+    let holders = Holders::look(table, root);
+    table.under(root).filter_map(|mount| Some((MountKey::of(mount), holders.of(mount)?.to_string()))).collect()
+}
+
 impl Facts {
     fn gather(root: &NodeRoot, evidence: &Evidence, actual: &Actual, authority: &dyn Authority) -> Self {
         let mut pods: BTreeSet<PodUid> = actual.volumes.iter().map(|v| v.key.pod.clone()).collect();
@@ -627,7 +646,7 @@ impl Facts {
         let device_changes =
             devices().filter_map(|(device, rel)| Some((device.path.clone(), signs::of_folder(root, rel.parent()?)?)));
         let device_changes = device_changes.collect();
-        Self { verdicts, unused, contents: seen, folders, device_changes, held: BTreeMap::new() }
+        Self { verdicts, unused, contents: seen, folders, device_changes, held: held(&evidence.table, &evidence.root) }
     }
 }
 

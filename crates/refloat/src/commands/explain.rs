@@ -2,6 +2,8 @@
 
 use std::io::Write;
 
+use refloat_node::Holders;
+
 use crate::cli::ExplainArgs;
 use crate::config::Settings;
 use crate::exit::{Done, Failure};
@@ -12,7 +14,10 @@ use crate::output::table::{Look, printable};
 
 /// Runs the command.
 pub(crate) fn run(args: &ExplainArgs, settings: &Settings) -> Result<Done, Failure> {
-    let view = look(settings, &args.sources, &args.saved, refloat_node::reconstruct_explained)?;
+    let mut view = look(settings, &args.sources, &args.saved, refloat_node::reconstruct_explained)?;
+    if view.mountinfo.is_none() {
+        view.holders = Holders::look(&view.table, &view.root);
+    }
     // A relative path is meant from the working folder, unless something bears that name.
     let as_path = || std::path::absolute(&args.target).ok().and_then(|path| explain(path.to_str()?, &view));
     let Some(explanation) = explain(&args.target, &view).or_else(as_path) else {

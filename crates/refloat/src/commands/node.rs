@@ -71,6 +71,7 @@ fn once(
         problems.extend(pod.waiting.iter().map(|waiting| waiting.problem.clone()));
     }
     let view = View {
+        holders: refloat_node::Holders::default(),
         root,
         given_root: settings.root_dir.clone(),
         state_dir: Some(settings.state_dir.clone()),

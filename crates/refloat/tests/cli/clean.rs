@@ -32,6 +32,7 @@ pub(crate) const TESTS: &[(&str, Test)] = &[
     ("clean_b23_a_fuse_daemon_that_was_killed", fuse_killed),
     ("clean_b22_a_fuse_daemon_that_is_stopped", fuse_stopped),
     ("clean_b03_a_busy_mount_stays", busy),
+    ("clean_keeps_what_another_namespace_has", held),
     ("clean_b25_a_source_that_was_deleted", deleted_source),
     ("clean_b28_block_volumes", block_volumes),
     ("release_empties_the_node", release),
@@ -571,6 +572,68 @@ fn busy(node: &mut Node) -> Result<Verdict> {
     kept(&device)?;
     kept(&data)?;
     Ok(Verdict::Passed)
+}
+
+/// A container goes on with a mount that was taken off on the node, and its device stays busy.
+fn held(node: &mut Node) -> Result<Verdict> {
+    let t = tree(node);
+    let (data, other) = (source(node, "x")?, source(node, "y")?);
+    let volume = t.volume("u1", "nfs", "a")?;
+    mount_tmpfs(&volume, "1m")?;
+    std::fs::write(volume.join("keep.txt"), "keep")?;
+    bind(&other, &t.sub_path("u2", "v")?)?;
+    let mut container = Container::start(&["--propagation", "private"])?;
+    let found = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| -> Result<()> {
+        let plan = clean(node, &["--yes"])?.expect(3)?.json()?;
+        ensure!(codes(&plan, &volume) == ["Held"], "{plan:#}");
+        let reason = plan["kept"].to_string();
+        ensure!(reason.contains(&format!("process {} (sleep)", container.0.id())), "{reason}");
+        kept(&volume)?;
+        // Nothing of `u2` goes either, whose mount that process has too.
+        ensure!(node.mounts()?.len() == 2, "{:?}", node.mounts()?);
+        let told = node.run(&["explain", volume.to_str().context("no text")?])?;
+        ensure!(told.stdout.contains("holder: process"), "{}{}", told.stdout, told.stderr);
+        Ok(())
+    }));
+    container.end()?;
+    found.unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
+    all_done(&clean(node, &["--yes"])?.expect(0)?)?;
+    ensure!(node.mounts()?.is_empty());
+    kept(&other)?;
+    kept(&data)?;
+    Ok(Verdict::Passed)
+}
+
+/// A process in a mount namespace of its own, with a copy of every mount.
+struct Container(std::process::Child);
+
+impl Container {
+    fn start(options: &[&str]) -> Result<Self> {
+        let ours = std::fs::read_link("/proc/self/ns/mnt")?;
+        let mut command = std::process::Command::new("unshare");
+        let child = command.arg("--mount").args(options).args(["--", "sleep", "60"]).spawn()?;
+        let container = Self(child);
+        let end = Instant::now() + Duration::from_secs(10);
+        let comm = || std::fs::read_to_string(format!("/proc/{}/comm", container.0.id())).unwrap_or_default();
+        while comm().trim() != "sleep" {
+            ensure!(Instant::now() < end, "unshare did not start sleep");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        ensure!(std::fs::read_link(format!("/proc/{}/ns/mnt", container.0.id()))? != ours, "it is in our namespace");
+        Ok(container)
+    }
+
+    fn end(&mut self) -> Result<()> {
+        self.0.kill()?;
+        self.0.wait()?;
+        Ok(())
+    }
+}
+
+impl Drop for Container {
+    fn drop(&mut self) {
+        let _ = self.end();
+    }
 }
 
 /// B25: a stat of the mount's source says that there is nothing.

@@ -2,8 +2,9 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use refloat_test_support::real_node::{Delete, RealNode, real_pod};
 use serde_json::{Value, json};
 
@@ -144,13 +145,31 @@ fn orphan(node: &mut RealNode) -> Result<()> {
     ensure!(list(&plan, "steps")?.is_empty(), "steps by nobody's word: {plan:#}");
     ensure!(list(&plan, "kept")?.iter().any(|kept| kept["code"] == "NotKnown"), "{plan:#}");
 
-    // The operator says it: what holds nobody's data goes, the emptyDirs stay.
+    // The operator says it. The container runs on all the same, and keeps what it has.
     let args = ["clean", &web.uid, "--assume-gone", &web.uid, "--grace", "0s", "-o", "json"];
-    let plan = node.refloat(refloat(), &args)?.expect(&[3])?.json()?;
-    let steps = list(&plan, "steps")?;
     let volume = |folder: &str, name: &str| {
         root.join("pods").join(&web.uid).join("volumes").join(format!("kubernetes.io~{folder}")).join(name)
     };
+    let plan = node.refloat(refloat(), &args)?.expect(&[3])?.json()?;
+    for (folder, name) in [("secret", "sec"), ("projected", "proj")] {
+        let path = volume(folder, name);
+        let held = |kept: &Value| kept["path"] == *text(&path).unwrap_or_default() && kept["code"] == "Held";
+        let Some(kept) = list(&plan, "kept")?.iter().find(|kept| held(kept)) else {
+            bail!("{} is not kept for its container: {plan:#}", path.display());
+        };
+        let reason = kept["reason"].as_str().unwrap_or_default();
+        ensure!(reason.contains("(sleep)") && reason.contains(&web.uid), "it does not say who holds it: {reason}");
+    }
+
+    // Once that has ended, what holds nobody's data goes, and the emptyDirs stay.
+    node.run(&["pkill", "-KILL", "-x", "sleep"])?.expect(&[0])?;
+    let free = node.wait_for(Duration::from_secs(20), |node| {
+        let plan = node.refloat(refloat(), &args)?.expect(&[3])?.json()?;
+        Ok(!list(&plan, "kept")?.iter().any(|kept| kept["code"] == "Held"))
+    })?;
+    ensure!(free, "it is held though nothing runs: {}", node.refloat(refloat(), &args)?.stdout);
+    let plan = node.refloat(refloat(), &args)?.expect(&[3])?.json()?;
+    let steps = list(&plan, "steps")?;
     for (folder, name) in [("secret", "sec"), ("projected", "proj")] {
         let path = volume(folder, name);
         let unmounts = |step: &Value| step["action"] == "Unmount" && step["path"] == *text(&path).unwrap_or_default();
