@@ -258,6 +258,17 @@ impl Planner<'_> {
         stack.iter().rev().map(|m| mount_step(action, *m, volume, reason)).collect()
     }
 
+    /// The mount points below a path that are in no other one of them.
+    fn topmost_under(&self, path: &Path) -> Vec<PathBuf> {
+        let mut found: Vec<PathBuf> = vec![];
+        for mount in self.input.table.under(path) {
+            if !found.last().is_some_and(|last| mount.point().starts_with(last)) {
+                found.push(mount.point().to_path_buf());
+            }
+        }
+        found
+    }
+
     /// Who holds one of these mounts.
     fn holder(&self, steps: &[Step]) -> Option<String> {
         let (step, who) = steps.iter().find_map(|step| Some((step, self.input.held.get(&step.mount?)?)))?;
@@ -384,6 +395,7 @@ impl Planner<'_> {
         if let Some(block) = &record.block {
             scope.push(block.map_path.below(self.input.root));
         }
+        scope.extend(published(self.input.root, volume));
         Some(Unit {
             subject: format!("volume {name}"),
             pod: Some(volume.key.pod.clone()),
@@ -419,6 +431,17 @@ impl Planner<'_> {
             if !steps.iter().any(|s| s.action == Action::UnmapBlock) {
                 steps.push(step(Action::UnmapBlock, path));
             }
+            if let Some(published) = published(self.input.root, volume) {
+                let (action, reason) = match doing.driver {
+                    Some(driver) => (Action::TearDown, format!("{reason}; by its driver {driver}")),
+                    None => (Action::Unmount, reason.to_owned()),
+                };
+                let mut own = self.stack(&published, action, Some(name), &reason);
+                if own.is_empty() && doing.driver.is_some() {
+                    own.push(plain_step(action, &published, Some(name), &reason));
+                }
+                steps.extend(own);
+            }
         } else if let Some(driver) = doing.driver {
             let mut own =
                 self.unmounts(path, Action::TearDown, Some(name), &format!("{reason}; by its driver {driver}"));
@@ -447,16 +470,10 @@ impl Planner<'_> {
 
     /// What is mounted inside a volume that stays.
     fn nested(&mut self, volume: &ActualVolume, path: &Path, by: &str) {
-        let mut last: Option<&Path> = None;
-        for mount in self.input.table.under(path) {
-            let point = mount.point();
-            if last.is_some_and(|last| point.starts_with(last)) {
-                continue;
-            }
-            last = Some(point);
+        for point in self.topmost_under(path) {
             let name = name_of(volume);
             let of = Exclusion::Volume(volume.key.clone());
-            self.unmount_leftover(point, of, Some(volume.key.pod.clone()), Some(&name), by, Stage::Volumes, false);
+            self.unmount_leftover(&point, of, Some(volume.key.pod.clone()), Some(&name), by, Stage::Volumes, false);
         }
     }
 
@@ -565,8 +582,10 @@ impl Planner<'_> {
             .find(|point| !self.unmounted.contains(point));
         let by_record = self.users(device).find(|index| !self.planned.contains(index));
         if in_use.is_some() || by_record.is_some() {
-            let user_stays = device.users.iter().all(|pod| self.plan.wanted.contains(pod));
-            if !named && user_stays && !device.users.is_empty() {
+            // What a wanted pod uses is no orphan's, whoever else used it.
+            let leaving = |pod: &PodUid| self.is_torn_down(device, pod);
+            let mut stay = device.users.iter().filter(|pod| !leaving(pod)).peekable();
+            if !named && stay.peek().is_some() && stay.all(|pod| self.plan.wanted.contains(pod)) {
                 return;
             }
             let by = match (in_use, by_record) {
@@ -646,15 +665,31 @@ impl Planner<'_> {
         if by_driver {
             let who = driver
                 .map_or_else(|| "its driver is not known".to_owned(), |d| format!("its driver {d} cannot be reached"));
-            if !options.without_driver || device.mount.is_none() {
-                let hint = if device.mount.is_some() { "; --without-driver unmounts it all the same" } else { "" };
+            // Some drivers mount in a folder of their own below the path that they are told.
+            let deeper = if device.mount.is_some() { vec![] } else { self.topmost_under(&device.path) };
+            let mounted = device.mount.is_some() || !deeper.is_empty();
+            if !options.without_driver || !mounted {
+                let hint = if mounted { "; --without-driver unmounts it all the same" } else { "" };
                 return self.keep(keep("DriverMissing", format!("{who}{hint}")));
+            }
+            let references = |point: &PathBuf| reconstruct::references(self.input.table, self.input.root, point);
+            let user = deeper.iter().flat_map(references).find(|user| !self.unmounted.contains(user));
+            if let Some(user) = user {
+                let why = format!("its file system is mounted at {}, which stays", user.display());
+                return self.keep(keep("InUse", why));
             }
             self.plan.kept.push(Kept {
                 command: None,
                 ..keep("NotUnstaged", format!("{who}, so it is unmounted without it and stays known as not unstaged"))
             });
-            return self.plain_device(device, name, &format!("{by}; {who}, and is not asked"), false);
+            let by = format!("{by}; {who}, and is not asked");
+            if device.mount.is_some() {
+                return self.plain_device(&device.path, device, name, &by, false);
+            }
+            for point in deeper {
+                self.plain_device(&point, device, name, &by, false);
+            }
+            return;
         }
         // Whoever asks for this takes what it needs besides on himself: an iSCSI session, say, stays open.
         let needs = plugin.and_then(refloat_volume::Plugin::device_needs);
@@ -663,21 +698,21 @@ impl Planner<'_> {
             Some(why) if needs.is_none() && plugin.is_some() && device.unique_name.is_some() => {
                 self.keep(keep("Conflict", why.clone()));
             }
-            _ if device.mount.is_some() => self.plain_device(device, name, by, true),
+            _ if device.mount.is_some() => self.plain_device(&device.path, device, name, by, true),
             Some(why) => self.keep(keep("NotUnderstood", why.clone())),
             None => {}
         }
     }
 
-    /// A plain unmount of a global mount.
-    fn plain_device(&mut self, device: &ActualDevice, name: &str, by: &str, folder: bool) {
+    /// A plain unmount of a global mount, at its path or below.
+    fn plain_device(&mut self, point: &Path, device: &ActualDevice, name: &str, by: &str, folder: bool) {
         let text = format!("{}/{}", device.plugin, device.path.display());
         let Ok(unique) = UniqueVolumeName::new(text) else {
             let reason = "its path cannot be a name".to_owned();
             return self
                 .keep(Kept { volume: Some(name.to_owned()), ..kept(device.path.clone(), "NotUnderstood", reason) });
         };
-        self.unmount_leftover(&device.path, Exclusion::Device(unique), None, Some(name), by, Stage::Devices, folder);
+        self.unmount_leftover(point, Exclusion::Device(unique), None, Some(name), by, Stage::Devices, folder);
     }
 
     /// The volumes that are on this device by what is known of them, by their places in the list.
@@ -690,6 +725,13 @@ impl Planner<'_> {
             by_name || recorded.is_some_and(|path| path.below(root) == device.path)
         });
         uses.map(|(index, _)| index)
+    }
+
+    /// Whether all that a pod has of this device is torn down.
+    fn is_torn_down(&self, device: &ActualDevice, pod: &PodUid) -> bool {
+        let volumes = &self.input.actual.volumes;
+        let mut of_pod = self.users(device).filter(|index| volumes[*index].key.pod == *pod).peekable();
+        of_pod.peek().is_some() && of_pod.all(|index| self.planned.contains(&index))
     }
 
     // ── pods ───────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -808,6 +850,13 @@ fn path_of(root: &Path, volume: &ActualVolume) -> PathBuf {
 fn sub_path_folder(root: &Path, volume: &ActualVolume) -> Option<PathBuf> {
     let folder = layout::pod_path(&volume.key.pod).join(layout::VOLUME_SUBPATHS).ok()?;
     Some(folder.join(volume.key.spec_name.as_str()).ok()?.below(root))
+}
+
+/// Where a CSI driver publishes a block volume, which is not where it is bound for its pod.
+fn published(root: &Path, volume: &ActualVolume) -> Option<PathBuf> {
+    let is_one = volume.key.mode == VolumeMode::Block && volume.key.plugin.as_str() == layout::CSI;
+    let path = format!("{}/publish/{}/{}", layout::CSI_BLOCK, volume.key.spec_name, volume.key.pod);
+    is_one.then(|| root.join(path))
 }
 
 /// A volume as steps name it.

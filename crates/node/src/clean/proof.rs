@@ -3,9 +3,9 @@
 use std::path::PathBuf;
 
 use refloat_mount::MountTable;
-use refloat_volume::Host;
+use refloat_volume::{Host, layout};
 
-use crate::Actual;
+use crate::{Actual, RecordState};
 
 /// Something that is left.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -27,8 +27,11 @@ pub fn what_is_left(host: &Host, table: &MountTable, actual: &Actual) -> Vec<Lef
         .map(|m| Left { kind: "Mount", path: m.point().to_path_buf(), what: format!("{} {}", m.fs_type(), m.source()) })
         .collect();
     for device in &actual.devices {
+        // A driver that was not asked to unstage it may hold it without a mount: a record or a kubelet's file says so for as
+        // long as it is there, whatever boot it is of.
+        let may_be_held = device.plugin.as_str() == layout::CSI && device.record_state != RecordState::Missing;
         // One that is mounted is among the mounts.
-        if device.mount.is_none() && device.state != crate::VolumeState::NotMounted {
+        if device.mount.is_none() && (may_be_held || device.state != crate::VolumeState::NotMounted) {
             let name = device.unique_name.as_ref().map_or_else(|| device.plugin.to_string(), ToString::to_string);
             left.push(Left { kind: "StagedVolume", path: device.path.clone(), what: name });
         }

@@ -474,7 +474,7 @@ pub(crate) fn references(table: &MountTable, root: &Path, path: &Path) -> Vec<Pa
     let mut found: Vec<PathBuf> = table
         .of_device(top.device())
         .into_iter()
-        .filter(|m| m.root().starts_with(top.root()))
+        .filter(|m| m.root().starts_with(top.root()) && m.point() != path)
         .filter(|m| !matches!(reference(&mounts, *m, &pods, &|point| is_global(root, point)), Reference::None))
         .map(|m| m.point().to_path_buf())
         .collect();

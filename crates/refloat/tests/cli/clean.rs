@@ -35,17 +35,18 @@ pub(crate) const TESTS: &[(&str, Test)] = &[
     ("clean_keeps_what_another_namespace_has", held),
     ("clean_b25_a_source_that_was_deleted", deleted_source),
     ("clean_b28_block_volumes", block_volumes),
+    ("clean_b15_flex_volumes", flex_volumes),
     ("release_empties_the_node", release),
     ("wait_ends_when_it_is_so", wait_for),
 ];
 
 /// Where things are.
-struct Tree<'n> {
+pub(crate) struct Tree<'n> {
     node: &'n Node,
 }
 
 impl Tree<'_> {
-    fn volume(&self, uid: &str, plugin: &str, name: &str) -> Result<PathBuf> {
+    pub(crate) fn volume(&self, uid: &str, plugin: &str, name: &str) -> Result<PathBuf> {
         let path = self.node.root.join(format!("pods/{uid}/volumes/kubernetes.io~{plugin}/{name}"));
         std::fs::create_dir_all(&path)?;
         Ok(path)
@@ -57,55 +58,55 @@ impl Tree<'_> {
         Ok(path)
     }
 
-    fn has(&self, rel: &str) -> bool {
+    pub(crate) fn has(&self, rel: &str) -> bool {
         std::fs::symlink_metadata(self.node.root.join(rel)).is_ok()
     }
 }
 
-fn tree(node: &Node) -> Tree<'_> {
+pub(crate) fn tree(node: &Node) -> Tree<'_> {
     Tree { node }
 }
 
 /// A folder of the host with a file in it.
-fn source(node: &Node, name: &str) -> Result<PathBuf> {
+pub(crate) fn source(node: &Node, name: &str) -> Result<PathBuf> {
     let folder = node.host().join(name);
     std::fs::create_dir_all(&folder)?;
     std::fs::write(folder.join("keep.txt"), "keep")?;
     Ok(folder)
 }
 
-fn kept(folder: &Path) -> Result<()> {
+pub(crate) fn kept(folder: &Path) -> Result<()> {
     let text = std::fs::read_to_string(folder.join("keep.txt"));
     let text = text.with_context(|| format!("a file is lost in {}", folder.display()))?;
     ensure!(text == "keep", "a file in {} says {text:?}", folder.display());
     Ok(())
 }
 
-fn bind(from: &Path, to: &Path) -> Result<()> {
+pub(crate) fn bind(from: &Path, to: &Path) -> Result<()> {
     tool("mount", &["--bind".as_ref(), from.as_ref(), to.as_ref()])
 }
 
 /// `clean` with the manifest folder as the source of pods, and no time of grace.
-fn clean(node: &Node, more: &[&str]) -> Result<Ran> {
+pub(crate) fn clean(node: &Node, more: &[&str]) -> Result<Ran> {
     let pods = node.pods();
     let pods = pods.to_str().context("a folder's name is not UTF-8")?;
     node.run(&[&["clean", "-o", "json", "--manifests", pods, "--grace", "0s"], more].concat())
 }
 
-fn steps(plan: &Value) -> Vec<(String, String, String)> {
+pub(crate) fn steps(plan: &Value) -> Vec<(String, String, String)> {
     let text = |v: &Value| v.as_str().unwrap_or_default().to_owned();
     let all = plan["steps"].as_array().into_iter().flatten();
     all.map(|s| (text(&s["action"]), text(&s["path"]), text(&s["result"]))).collect()
 }
 
 /// The codes of what is kept at or below a path.
-fn codes(plan: &Value, path: &Path) -> Vec<String> {
+pub(crate) fn codes(plan: &Value, path: &Path) -> Vec<String> {
     let all = plan["kept"].as_array().into_iter().flatten();
     let here = all.filter(|k| k["path"].as_str().is_some_and(|p| Path::new(p).starts_with(path)));
     here.map(|k| k["code"].as_str().unwrap_or_default().to_owned()).collect()
 }
 
-fn all_done(ran: &Ran) -> Result<()> {
+pub(crate) fn all_done(ran: &Ran) -> Result<()> {
     let plan = ran.json()?;
     ensure!(steps(&plan).iter().all(|(.., result)| result == "Done"), "{plan:#}");
     Ok(())
@@ -459,6 +460,29 @@ fn with_records(node: &mut Node) -> Result<Verdict> {
     all_done(&ran)?;
     crate::life::nothing_left(node)?;
     kept(&data)?;
+    Ok(Verdict::Passed)
+}
+
+/// B15: mounts of a driver that Kubernetes runs as a program. They come off as any other; what the driver would have to do
+/// besides is told where it has a device.
+fn flex_volumes(node: &mut Node) -> Result<Verdict> {
+    let (data, disk) = (source(node, "x")?, source(node, "disk")?);
+    let inline = node.root.join("pods/u1/volumes/acme~nfs/v");
+    let on_device = node.root.join("pods/u1/volumes/acme~disk/w");
+    let global = node.root.join("plugins/kubernetes.io/flexvolume/acme/disk/mounts/w");
+    for (from, to) in [(&data, &inline), (&disk, &global), (&disk, &on_device)] {
+        std::fs::create_dir_all(to)?;
+        bind(from, to)?;
+    }
+    let told = clean(node, &[])?.json()?;
+    ensure!(node.mounts()?.len() == 3, "{told:#}");
+    let step = told["steps"].as_array().into_iter().flatten().find(|s| s["path"] == *global.to_string_lossy());
+    let reason = step.and_then(|step| step["reason"].as_str()).unwrap_or_default();
+    ensure!(reason.contains("its driver has to be asked"), "{told:#}");
+    all_done(&clean(node, &["--yes"])?)?;
+    ensure!(node.mounts()?.is_empty() && !tree(node).has("pods/u1"));
+    kept(&data)?;
+    kept(&disk)?;
     Ok(Verdict::Passed)
 }
 

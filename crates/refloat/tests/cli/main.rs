@@ -6,6 +6,7 @@
 mod agent;
 mod browser;
 mod clean;
+mod clean_csi;
 mod failures;
 mod foreign;
 mod hung;
@@ -35,6 +36,7 @@ fn tests() -> Vec<(&'static str, Test)> {
         looking::TESTS,
         life::TESTS,
         clean::TESTS,
+        clean_csi::TESTS,
         failures::TESTS,
         foreign::TESTS,
         hung::TESTS,
@@ -49,6 +51,7 @@ fn tests() -> Vec<(&'static str, Test)> {
 }
 
 fn main() -> ExitCode {
+    refloat_test_csi_driver::run_if_driver();
     let names: Vec<&str> = tests().into_iter().map(|(name, _)| name).collect();
     refloat_test_support::in_one_process_each(&names, |name| {
         let (_, test) =

@@ -42,7 +42,12 @@ pub(super) fn tear_down(step: &TearDown<'_>) -> Result<(), VolumeError> {
             believe_refusal(step, target, error)?;
         }
         check_gone(host, target, &info, UNPUBLISH)?;
-    } else if !block {
+    } else if block {
+        // As below. Whatever else may be mounted where devices are published is nobody's to take.
+        if block::is_published(host, target)? {
+            crate::unmount_own_layers(host, target, None)?;
+        }
+    } else {
         // Whose it is cannot be told any more, so nobody can be asked. What is mounted is known from the table alone.
         let expected = host.announced_mount(record.mount.as_ref(), &record.boot_id);
         crate::unmount_own_layers(host, target, expected.as_ref())?;
