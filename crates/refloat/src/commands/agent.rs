@@ -2,9 +2,9 @@
 
 use std::os::fd::AsFd;
 
-use refloat_node::ManagerError;
 use refloat_node::agent::{Agent, AgentError, AgentOptions, Cleaning};
 use refloat_node::clean::{CleanOptions, NoAuthority};
+use refloat_node::{ManagerError, SourceKind};
 
 use super::clean::{authority, how, options as options_of};
 use super::node::stop_signals;
@@ -45,11 +45,10 @@ fn cleaning(args: &AgentArgs, settings: &Settings) -> Result<Option<Cleaning>, F
     let undo = &args.undo;
     // Once now, so that what is wrong with it is told at once.
     authority(settings, &undo.authority)?;
-    if !has_source(&undo.authority.sources, settings)? && undo.authority.assume_gone.is_empty() {
-        return Err(Failure::usage(
-            "--clean needs somebody who knows which pods are gone",
-            "name the kubelet with --kubelet, the API server with --node-name, or a folder with --manifests",
-        ));
+    if undo.authority.assume_gone.is_empty()
+        && let Some((message, hint)) = missing_source(&undo.authority.sources, settings)?
+    {
+        return Err(Failure::usage(message, hint));
     }
     let (sources, settings) = (undo.authority.clone(), settings.clone());
     let listener = sources::listener(&undo.authority.sources)?;
@@ -61,9 +60,27 @@ fn cleaning(args: &AgentArgs, settings: &Settings) -> Result<Option<Cleaning>, F
     }))
 }
 
-fn has_source(args: &SourceArgs, settings: &Settings) -> Result<bool, Failure> {
-    let manifests = args.manifests.is_some() || settings.file.manifests.is_some();
-    Ok(manifests || !sources::of_this_node(args, settings)?.is_empty())
+/// What is wrong with these sources, and what to do, if with them no pod could ever be gone: some of them must know which
+/// pods should be here, and some must see what runs here.
+fn missing_source(args: &SourceArgs, settings: &Settings) -> Result<Option<(&'static str, &'static str)>, Failure> {
+    if args.manifests.is_some() || settings.file.manifests.is_some() {
+        return Ok(None);
+    }
+    let kinds: Vec<SourceKind> = sources::of_this_node(args, settings)?.iter().map(|source| source.kind()).collect();
+    Ok(if !kinds.iter().any(|kind| kind.is_authority()) {
+        Some((
+            "--clean needs somebody who knows which pods are gone",
+            "name the kubelet with --kubelet, the API server with --node-name, or a folder with --manifests: cgroups and \
+             container runtimes only know what runs",
+        ))
+    } else if !kinds.iter().any(|kind| kind.sees_the_node()) {
+        Some((
+            "--clean needs somebody who sees what runs on this node: the API server alone does not",
+            "name the kubelet with --kubelet, or let --sources find the cgroups or the container runtime",
+        ))
+    } else {
+        None
+    })
 }
 
 /// What to do about an agent that does not start, or ended.

@@ -334,8 +334,15 @@ fn orphans(node: &mut Node) -> Result<Verdict> {
 }
 
 fn asks(node: &mut Node) -> Result<Verdict> {
-    let ran = node.run(&["agent", "--clean"])?.expect(2)?;
-    ensure!(ran.stderr.contains("--clean needs somebody who knows which pods are gone"), "{}", ran.stderr);
+    // Cgroups are found by themselves where the root is the usual one, and never say which pods should be here.
+    for sources in ["auto", "none", "cgroups"] {
+        let ran = node.run(&["agent", "--clean", "--once", "--sources", sources])?.expect(2)?;
+        ensure!(ran.stderr.contains("--clean needs somebody who knows which pods are gone"), "{}", ran.stderr);
+    }
+    let api_server_alone = ["agent", "--clean", "--once", "--node-name", "n1", "--sources", "none"];
+    let ran = node.run(&api_server_alone)?.expect(2)?;
+    ensure!(ran.stderr.contains("--clean needs somebody who sees what runs on this node"), "{}", ran.stderr);
+    node.run(&["agent", "--clean", "--once", "--sources", "cgroups", "--assume-gone", "u1"])?.expect(0)?;
     Ok(Verdict::Passed)
 }
 
