@@ -190,6 +190,12 @@ pub trait Plugin: Send + Sync + std::fmt::Debug {
     /// What it can do.
     fn capabilities(&self) -> Capabilities;
 
+    /// Whether its volumes always lie in a file system in memory. Where that is not mounted nothing of them is there, and files
+    /// in the folder are none of theirs.
+    fn in_memory(&self) -> bool {
+        false
+    }
+
     /// Whether it is the plugin for this source.
     fn supports(&self, source: &SpecSource) -> bool;
 

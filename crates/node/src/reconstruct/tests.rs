@@ -158,6 +158,36 @@ fn an_empty_dir_needs_folder_and_marker() {
     assert_eq!(state(unlisted), VolumeState::Unknown);
 }
 
+/// Files in a plain folder are the volume itself, where its content may lie in one; the marker says that it was set up.
+#[test]
+fn files_of_an_unrecorded_volume_in_a_plain_folder_are_no_problem() {
+    let git_repo = "kubernetes.io/git-repo";
+    for (plugin, marker) in [(EMPTY_DIR, "v"), ("kubernetes.io/configmap", "wrapped_v"), (git_repo, "wrapped_v")] {
+        let world = || World::new(&[]).folder("u1", plugin, "v", Some(false));
+        let volume = world().ready("u1", marker).only();
+        assert_eq!((volume.state, volume.problems.len()), (VolumeState::Mounted, 0), "{plugin}: {:?}", volume.problems);
+        // Nobody knows whose they are, so a gone pod's stay.
+        assert!(volume.stray_files && volume.conflict.is_none(), "{plugin}");
+        let unfinished = world().only();
+        assert_eq!((unfinished.state, unfinished.problems.len()), (VolumeState::Uncertain, 0), "{plugin}");
+        let empty = World::new(&[]).folder("u1", plugin, "v", Some(true)).ready("u1", marker).only();
+        assert_eq!((empty.state, empty.problems.len()), (VolumeState::Mounted, 0), "{plugin}");
+    }
+    for plugin in ["kubernetes.io/secret", "kubernetes.io/projected", "kubernetes.io/downward-api"] {
+        let volume = World::new(&[]).folder("u1", plugin, "v", Some(false)).ready("u1", "wrapped_v").only();
+        assert_eq!((volume.state, volume.problems.len()), (VolumeState::Uncertain, 0), "{plugin}");
+    }
+    for plugin in [LOCAL, "kubernetes.io/nfs"] {
+        let volume = World::new(&[]).folder("u1", plugin, "v", Some(false)).only();
+        assert_eq!(volume.problems[0].code, "StrayFiles", "{plugin}");
+    }
+    // A recorded one in memory that is not mounted: the files are none of its.
+    let mut record = volume_record("u1", EMPTY_DIR, "v", BOOT);
+    record.mount = Some(mount("tmpfs", "tmpfs", "/"));
+    let world = World::new(&[]).record(Record::PodVolume(record)).folder("u1", EMPTY_DIR, "v", Some(false));
+    assert_eq!(world.ready("u1", "v").only().problems[0].code, "StrayFiles");
+}
+
 #[test]
 fn a_mount_without_a_record_is_rebuilt_as_far_as_the_layout_tells() {
     let volume = World::new(&[LOCAL_MOUNT]).only();

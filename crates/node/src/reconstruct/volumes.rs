@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use refloat_mount::Mount;
 use refloat_record::{PluginName, PodUid, VolumeMode};
-use refloat_volume::{Problem, layout};
+use refloat_volume::{Plugin, Presence, Problem, layout};
 
 use super::Context;
 use super::notes::Notes;
@@ -84,7 +84,14 @@ impl Conclusion {
     }
 
     /// What stands where the folder should be, and what else is in it.
-    fn look_at_folder(&mut self, who: &Who<'_>, found: &Found<'_>, path: Option<PathBuf>, stack: &[Mount<'_>]) {
+    fn look_at_folder(
+        &mut self,
+        who: &Who<'_>,
+        found: &Found<'_>,
+        plugin: Option<&dyn Plugin>,
+        path: Option<PathBuf>,
+        stack: &[Mount<'_>],
+    ) {
         let shown = path.map_or_else(|| found.name.to_owned(), |p| p.display().to_string());
         if let Some(folder) = found.folder
             && !folder.is_dir
@@ -98,11 +105,16 @@ impl Conclusion {
         if record_mounts && stack.is_empty() && found.folder.is_some_and(|f| f.empty == Some(false)) {
             self.stray_files = true;
             let files = format!("{shown} holds files, and nothing is mounted there");
-            self.problems.push(Problem::new(
-                "StrayFiles",
-                format!("{who}: {files}"),
-                "They are kept, and neither deleted nor hidden by a mount. Move them away if they are of use to nobody.",
-            ));
+            // An emptyDir on the disk, a configMap and the like are such files. Without a record these may be just that.
+            let is_content = plugin.is_some_and(|p| p.capabilities().presence == Presence::Marker);
+            if found.record.is_some() || !is_content {
+                self.problems.push(Problem::new(
+                    "StrayFiles",
+                    format!("{who}: {files}"),
+                    "They are kept, and neither deleted nor hidden by a mount. Look at them, and move them away if they are of \
+                     use to nobody.",
+                ));
+            }
             if found.record.is_some() && self.conflict.is_none() {
                 self.conflict = Some(files);
             }

@@ -21,6 +21,7 @@ pub(crate) const TESTS: &[(&str, Test)] = &[
     ("the_rest_of_the_layouts_are_known", others),
     ("a_socket_of_nobody_is_shown", sockets),
     ("explain_by_every_name_of_a_foreign_volume", explained),
+    ("volumes_in_plain_folders_without_a_record_are_well", plain_folders),
 ];
 
 const POD: &str = "9c1914c1-77f4-4a8b-8527-c4e010587966";
@@ -669,5 +670,47 @@ fn sockets(node: &mut Node) -> Result<Verdict> {
     let told = node.run(&["explain", &at("plugins_registry/gone-reg.sock").display().to_string()])?;
     ensure!(told.stdout.contains("SocketLeft"), "{told:?}");
     drop(living);
+    Ok(Verdict::Passed)
+}
+
+/// What a kubelet makes of a pod with an emptyDir on the disk and a configMap.
+fn plain_folders(node: &mut Node) -> Result<Verdict> {
+    node.apply(
+        "web.yaml",
+        &format!(
+            "apiVersion: v1\nkind: Pod\nmetadata: {{name: web, namespace: test, uid: {POD}}}\nspec:\n  containers:\n  - \
+             {{name: main, image: example.org/main}}\n  volumes:\n  - {{name: scratch, emptyDir: {{}}}}\n  - {{name: config, \
+             configMap: {{name: web}}}}\n---\napiVersion: v1\nkind: ConfigMap\nmetadata: {{name: web, namespace: \
+             test}}\ndata: {{key: value}}\n"
+        ),
+    )?;
+    for pod in [POD, OTHER] {
+        let pod = node.root.join("pods").join(pod);
+        let scratch = pod.join("volumes/kubernetes.io~empty-dir/scratch");
+        let config = pod.join("volumes/kubernetes.io~configmap/config");
+        let data = config.join("..2026_12_03_00_00_00.1");
+        std::fs::create_dir_all(&scratch)?;
+        std::fs::create_dir_all(&data)?;
+        std::fs::write(scratch.join("file"), "the pod's")?;
+        std::fs::write(data.join("key"), "value")?;
+        std::os::unix::fs::symlink("..2026_12_03_00_00_00.1", config.join("..data"))?;
+        std::os::unix::fs::symlink("..data/key", config.join("key"))?;
+        for marker in ["scratch", "wrapped_config"] {
+            let folder = pod.join("plugins/kubernetes.io~empty-dir").join(marker);
+            std::fs::create_dir_all(&folder)?;
+            std::fs::write(folder.join("ready"), "")?;
+        }
+    }
+    let both = node.scan()?.expect(3)?.json()?;
+    for volume in both["volumes"].as_array().context("no volumes")? {
+        ensure!(codes(volume).is_empty() && volume["state"] == "Mounted", "{volume:#}");
+        let wanted = if volume["pod"]["uid"] == POD { "Yes" } else { "No" };
+        ensure!(volume["wanted"] == wanted, "{volume:#}");
+    }
+    std::fs::remove_dir_all(node.root.join("pods").join(OTHER))?;
+    let scan = node.scan()?.expect(0)?.json()?;
+    ensure!(scan["volumes"].as_array().is_some_and(|all| all.len() == 2), "{scan:#}");
+    let pods = node.pods().display().to_string();
+    node.run(&["wait", "--for=settled", "--timeout", "5s", "--manifests", &pods])?.expect(0)?;
     Ok(Verdict::Passed)
 }

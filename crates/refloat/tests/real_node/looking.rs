@@ -101,9 +101,9 @@ fn agrees(node: &mut RealNode) -> Result<()> {
         ensure!(mounted == 0 || volume["mount"]["stack"] == mounted, "the kernel has it {mounted} times: {volume:#}");
         ensure!(volume["record"] == "Missing", "nobody wrote a record: {volume:#}");
         ensure!(volume["uniqueName"] == format!("{plugin}/{}-{name}", web.uid), "the unique name: {volume:#}");
-        // Of files in a plain folder only a record could say that they are whole.
-        let state = if mounted > 0 { "Mounted" } else { "Uncertain" };
-        ensure!(volume["state"] == state, "the kubelet has set it up: {volume:#}");
+        ensure!(volume["state"] == "Mounted", "the kubelet has set it up: {volume:#}");
+        let told: Vec<&str> = list(volume, "problems")?.iter().filter_map(|p| p["code"].as_str()).collect();
+        ensure!(!told.contains(&"StrayFiles"), "files in a plain folder are the volume: {volume:#}");
         found.push((name, plugin, mounted > 0));
     }
     found.sort_unstable();

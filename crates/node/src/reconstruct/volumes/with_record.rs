@@ -72,7 +72,7 @@ pub(super) fn conclude(context: &Context<'_>, found: &Found<'_>, record: &PodVol
         c.conflict = Some(format!("{} is not built in, and only it knows how its volumes are undone", record.plugin));
         c.problems.push(unknown_plugin(&who, &record.plugin));
     }
-    c.look_at_folder(&who, found, at, &stack);
+    c.look_at_folder(&who, found, plugin, at, &stack);
     if let Some(plugin) = plugin {
         c.driver_problems(context, plugin, record, path.as_deref(), &who);
     }

@@ -133,7 +133,7 @@ pub(super) fn conclude(context: &Context<'_>, found: &Found<'_>) -> ActualVolume
     if let Some(map_path) = map_path.as_ref().filter(|_| found.mode == VolumeMode::Block) {
         c.judge_block_without_record(context, found, map_path, !stack.is_empty());
     }
-    c.look_at_folder(&who, found, at.clone(), &stack);
+    c.look_at_folder(&who, found, plugin, at.clone(), &stack);
     if stack.is_empty() && at.as_ref().is_some_and(|p| context.mounts.is_hidden_at(p)) {
         c.conflict.get_or_insert_with(|| "another mount over a folder above hides what is mounted there".into());
     }
@@ -335,10 +335,27 @@ impl Conclusion {
             self.state = VolumeState::Uncertain;
             self.reason = "nothing is mounted there, and no record says whether its driver has anything to undo".into();
         }
-        let marker = presence == Presence::Marker;
-        if marker && (found.ready != mounted || (!mounted && found.folder.is_some_and(|f| f.empty == Some(false)))) {
-            self.state = VolumeState::Uncertain;
-            self.reason = "no record says whether it is whole".into();
+        if presence == Presence::Marker {
+            self.judge_by_marker(found, plugin.in_memory(), mounted);
         }
+    }
+    /// The state of a volume without a record that a marker tells of when it is whole. Its content may lie in the plain folder;
+    /// then the files there are the volume.
+    fn judge_by_marker(&mut self, found: &Found<'_>, in_memory: bool, mounted: bool) {
+        let folder = found.folder.filter(|folder| folder.is_dir);
+        let filled = folder.is_some_and(|folder| folder.empty == Some(false));
+        let (state, reason) = match (mounted, found.ready) {
+            (true, true) => return,
+            (false, false) if !filled => return,
+            (false, true) if folder.is_some() && !in_memory => {
+                (VolumeState::Mounted, "its folder and its ready marker are there; no record tells more")
+            }
+            (false, _) if in_memory => {
+                (VolumeState::Uncertain, "the file system in memory that it lies in is not mounted")
+            }
+            _ => (VolumeState::Uncertain, "no record says whether it is whole"),
+        };
+        self.state = state;
+        self.reason = reason.into();
     }
 }

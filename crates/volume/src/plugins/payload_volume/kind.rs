@@ -63,6 +63,10 @@ impl<K: PayloadKind> Plugin for K {
         CAPABILITIES
     }
 
+    fn in_memory(&self) -> bool {
+        K::IN_MEMORY
+    }
+
     fn supports(&self, source: &SpecSource) -> bool {
         matches!(source, SpecSource::Inline { volume } if K::source(&volume.typed).is_some())
     }
