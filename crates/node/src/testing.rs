@@ -74,7 +74,7 @@ pub(crate) fn desired_of(uids: &[&str]) -> crate::Desired {
     let pods = uids.iter().map(|uid| {
         let pod = crate::DesiredPod {
             pod: pod_ref(uid),
-            source: refloat_record::PodSource::Manifest { folder: "/m".into(), file: "f.yaml".into() },
+            source: refloat_record::PodSource::Manifest { folder: "/m".into(), folder_id: None, file: "f.yaml".into() },
             object: Verbatim::from_text("{}".into()).unwrap(),
             volumes: [("kubernetes.io/empty-dir", "v"), ("kubernetes.io/local-volume", "pv")]
                 .map(|(plugin, name)| std::sync::Arc::new(arbitrary::desired_volume(uid, plugin, name, None, false)))
@@ -313,7 +313,7 @@ pub(crate) mod arbitrary {
     pub(crate) fn checkpoint(uid: &str) -> PodCheckpoint {
         PodCheckpoint {
             pod: pod_ref(uid),
-            source: PodSource::Manifest { folder: "/m".into(), file: "f.yaml".into() },
+            source: PodSource::Manifest { folder: "/m".into(), folder_id: None, file: "f.yaml".into() },
             object: Verbatim::from_text("{}".into()).unwrap(),
         }
     }

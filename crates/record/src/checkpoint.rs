@@ -13,6 +13,10 @@ pub enum PodSource {
     Manifest {
         /// The manifest folder, absolute.
         folder: String,
+        /// Which folder stood at that path, as the program that read it tells folders apart; opaque. None in checkpoints of
+        /// older programs. An empty folder with another identity says nothing.
+        #[serde(rename = "folderID", default, skip_serializing_if = "Option::is_none")]
+        folder_id: Option<String>,
         /// The file's name in it.
         file: String,
     },

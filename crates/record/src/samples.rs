@@ -44,7 +44,7 @@ pub(crate) fn volume(uid: &str, name: &str, text: &str) -> Record {
 pub(crate) fn checkpoint(uid: &str, text: &str) -> Record {
     Record::PodCheckpoint(PodCheckpoint {
         pod: pod(uid),
-        source: PodSource::Manifest { folder: "/etc/pods".into(), file: "web.yaml".into() },
+        source: PodSource::Manifest { folder: "/etc/pods".into(), folder_id: None, file: "web.yaml".into() },
         object: Verbatim::from_value(&serde_json::json!({"kind": "Pod", "text": text})),
     })
 }
@@ -121,7 +121,7 @@ pub(crate) fn any_record() -> impl Strategy<Value = Record> {
         match which {
             0 => Record::PodCheckpoint(PodCheckpoint {
                 pod,
-                source: PodSource::Manifest { folder: free, file: text },
+                source: PodSource::Manifest { folder: free, folder_id: flag.then(|| text.clone()), file: text },
                 object: value,
             }),
             1 => Record::DeviceMount(DeviceMount {

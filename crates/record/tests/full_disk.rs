@@ -56,7 +56,7 @@ fn record(uid: &str, size: usize) -> Record {
     let name = "n".repeat(size);
     Record::PodCheckpoint(PodCheckpoint {
         pod: PodRef { uid: PodUid::new(uid).unwrap(), namespace: "n".into(), name },
-        source: PodSource::Manifest { folder: "/m".into(), file: "f".into() },
+        source: PodSource::Manifest { folder: "/m".into(), folder_id: None, file: "f".into() },
         object: Verbatim::from_text("{}".into()).unwrap(),
     })
 }

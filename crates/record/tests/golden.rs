@@ -118,9 +118,20 @@ fn block_volume() -> Record {
 fn pod_checkpoint() -> Record {
     Record::PodCheckpoint(PodCheckpoint {
         pod: pod(),
-        source: PodSource::Manifest { folder: "/etc/refloat/pods".into(), file: "db.yaml".into() },
+        source: PodSource::Manifest { folder: "/etc/refloat/pods".into(), folder_id: None, file: "db.yaml".into() },
         object: verbatim(r#"{"apiVersion":"v1","kind":"Pod","metadata":{"name":"db-0","namespace":"shop"},"spec":{}}"#),
     })
+}
+
+/// As newer programs write it: with the identity of the folder.
+fn pod_checkpoint_with_folder_id() -> Record {
+    let Record::PodCheckpoint(checkpoint) = pod_checkpoint() else { panic!("a checkpoint") };
+    let source = PodSource::Manifest {
+        folder: "/etc/refloat/pods".into(),
+        folder_id: Some("6ec14b5a1dbcf5a3:131074".into()),
+        file: "db.yaml".into(),
+    };
+    Record::PodCheckpoint(PodCheckpoint { source, ..checkpoint })
 }
 
 /// A volume and its device that a driver has confirmed.
@@ -156,6 +167,7 @@ fn v1() {
         ("pod-volume", pod_volume()),
         ("pod-volume-block", block_volume()),
         ("pod-checkpoint", pod_checkpoint()),
+        ("pod-checkpoint-folder-id", pod_checkpoint_with_folder_id()),
         ("device-mount-confirmed", confirmed_device),
         ("pod-volume-confirmed", confirmed_volume),
         ("driver", driver(None)),

@@ -153,7 +153,7 @@ fn checkpoint(pod: &PodRef) -> PodCheckpoint {
         "spec": { "containers": [{ "name": "main", "image": "example.org/main:1" }], "volumes": volumes } });
     PodCheckpoint {
         pod: pod.clone(),
-        source: PodSource::Manifest { folder: "/etc/pods".into(), file: format!("{}.yaml", pod.name) },
+        source: PodSource::Manifest { folder: "/etc/pods".into(), folder_id: None, file: format!("{}.yaml", pod.name) },
         object: Verbatim::from_value(&object),
     }
 }

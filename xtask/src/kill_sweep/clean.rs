@@ -113,7 +113,7 @@ impl Clean {
         )?;
         self.node.once()?.expect(0)?;
         if self.phase != "release" {
-            self.node.delete("pod.yaml")?;
+            self.node.no_pods()?;
         }
         let (plain, device) = (self.node.host().join("plain"), self.node.host().join("device"));
         let bind = |from: &Path, to: &Path| rustix::mount::mount_bind(from, to).context("cannot bind");

@@ -151,7 +151,7 @@ impl Csi {
     }
 
     fn remove_some(&self) -> Result<()> {
-        REMOVED.iter().try_for_each(|name| self.node.delete(&format!("pod-{name}.yaml")))
+        REMOVED.iter().try_for_each(|name| self.node.remove(&format!("pod-{name}.yaml")))
     }
 
     fn driver(&mut self, name: &str) -> Option<&mut Process> {

@@ -183,7 +183,7 @@ impl Plugins {
     /// Removes some pods: one of two users of a device, the only user of another, and one of each other kind.
     fn remove_some(&self) -> Result<()> {
         for name in self.removed() {
-            self.node.delete(&format!("pod-{name}.yaml"))?;
+            self.node.remove(&format!("pod-{name}.yaml"))?;
         }
         Ok(())
     }

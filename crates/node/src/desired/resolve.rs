@@ -31,14 +31,14 @@ pub fn resolve(folder: &Folder, checkpoints: &[PodCheckpoint], records: &[&PodVo
     let mut problems = manifests::problems(folder);
     problems.extend_from_slice(objects.problems());
     problems.sort();
-    let mut desired = Desired {
-        incomplete: folder.unreadable.clone(),
-        source: format!("manifests in {}", folder.path),
-        problems,
-        ..Desired::default()
-    };
+    let emptied = emptied(folder, checkpoints);
+    problems.extend(emptied.clone());
+    let incomplete = folder.unreadable.clone().or(emptied.map(|problem| problem.message));
+    let mut desired =
+        Desired { incomplete, source: format!("manifests in {}", folder.path), problems, ..Desired::default() };
     for (file, pod) in objects.pods() {
-        let source = PodSource::Manifest { folder: folder.path.clone(), file: file.clone() };
+        let source =
+            PodSource::Manifest { folder: folder.path.clone(), folder_id: folder.id.clone(), file: file.clone() };
         let resolver = Resolver { pod, objects: &objects, plugins, lookups: &objects, records: None };
         desired.pods.insert(pod.pod.uid.clone(), resolver.resolve(source, None));
     }
@@ -47,20 +47,27 @@ pub fn resolve(folder: &Folder, checkpoints: &[PodCheckpoint], records: &[&PodVo
         by_pod.entry(&record.pod.uid).or_default().push(record);
     }
     let mut settled = BTreeSet::new();
+    let unsettled = folder.unsettled();
+    let mut settling: Option<Duration> = None;
     for checkpoint in checkpoints {
         let uid = &checkpoint.pod.uid;
-        let fresh = fresh(folder, checkpoint);
         if let Some(pod) = desired.pods.get_mut(uid) {
-            if let Some((why, left)) = fresh.filter(|_| pod.object != checkpoint.object) {
-                pod.unsettled = Some(why);
-                desired.settles_in = Some(desired.settles_in.map_or(left, |before| before.min(left)));
+            let PodSource::Manifest { file, .. } = &pod.source else { continue };
+            if let Some(&left) = folder.fresh.get(file).filter(|_| pod.object != checkpoint.object) {
+                let settle = manifests::SETTLE.as_secs();
+                let file = format!("{}/{file}", folder.path);
+                pod.unsettled = Some(format!("{file} was changed less than {settle} s ago, and may be half written"));
+                settling = Some(settling.map_or(left, |before| before.min(left)));
             }
             continue;
         }
-        if let Some((_, left)) = &fresh {
-            desired.settles_in = Some(desired.settles_in.map_or(*left, |before| before.min(*left)));
-        }
-        match doubt(folder, &objects, checkpoint).or(fresh.map(|(why, _)| why)) {
+        let why = desired.incomplete.clone().or_else(|| doubt(folder, &objects, checkpoint));
+        let why = why.or_else(|| {
+            let (why, left) = unsettled.clone()?;
+            settling = Some(settling.map_or(left, |before| before.min(left)));
+            Some(why)
+        });
+        match why {
             None => drop(settled.insert(uid.clone())),
             Some(why) => {
                 let records = by_pod.get(uid).map(Vec::as_slice).unwrap_or_default();
@@ -68,25 +75,33 @@ pub fn resolve(folder: &Folder, checkpoints: &[PodCheckpoint], records: &[&PodVo
             }
         }
     }
+    desired.settles_in = settling;
     desired.doubt = objects.incomplete().map(|why| Doubt { why: why.clone(), settled });
     desired
 }
 
-/// Why it is not believed yet what the file of this checkpoint has no more, and how long that is so: it was changed a moment
-/// ago, and may be half written.
-fn fresh(folder: &Folder, checkpoint: &PodCheckpoint) -> Option<(String, Duration)> {
-    let PodSource::Manifest { folder: from, file } = &checkpoint.source else { return None };
-    let left = folder.fresh.get(file).filter(|_| *from == folder.path)?;
-    let settle = manifests::SETTLE.as_secs();
-    Some((format!("{}/{file} was changed less than {settle} s ago, and may be half written", folder.path), *left))
+/// The folder holds no file at all, and is another one than that which pods were read from: it was replaced, an empty file
+/// system covers it, or the one that it is on is not mounted yet. Then nothing that it does not say is believed.
+fn emptied(folder: &Folder, checkpoints: &[PodCheckpoint]) -> Option<Problem> {
+    let id = folder.id.as_ref().filter(|_| folder.files.is_empty())?;
+    let other = |c: &PodCheckpoint| match &c.source {
+        PodSource::Manifest { folder_id: Some(from), .. } => from != id,
+        _ => false,
+    };
+    let pod = &checkpoints.iter().find(|c| other(c))?.pod;
+    let path = &folder.path;
+    let message = format!(
+        "the manifest folder {path} is empty and not the one that pod {}/{} was read from",
+        pod.namespace, pod.name
+    );
+    let hint = "mount what belongs there, or unmount what covers it; if no pod is wanted any more, put a file into it that \
+                says so (none.yaml with a line \"# no pods\"). Until then every pod keeps what it has";
+    Some(Problem::new("ManifestFolderReplaced", message, hint))
 }
 
 /// Why the folder cannot tell whether the pod of this checkpoint is gone; none if it can: then it is.
 fn doubt(folder: &Folder, objects: &ManifestObjects, checkpoint: &PodCheckpoint) -> Option<String> {
-    if let Some(why) = &folder.unreadable {
-        return Some(why.clone());
-    }
-    let PodSource::Manifest { folder: from, file } = &checkpoint.source else {
+    let PodSource::Manifest { folder: from, file, .. } = &checkpoint.source else {
         return Some("its source is of a kind that this version does not know".into());
     };
     let same = |p: &PodRef| {

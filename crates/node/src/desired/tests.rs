@@ -1,12 +1,13 @@
 //! From manifests to what the pods want: names, claims, groups, subPaths, and what is unknown.
 
+use std::collections::BTreeMap;
 use std::fs;
 
 use refloat_record::{FsGroupChangePolicy, PodCheckpoint, PodRef, PodSource, PodUid, Verbatim};
 use refloat_volume::Plugins;
 
 use super::{Desired, DesiredPod, Wanted, resolve};
-use crate::sources::manifests::read_folder;
+use crate::sources::manifests::{Folder, read_folder};
 
 const UID: &str = "11111111-2222-4333-8444-555555555555";
 
@@ -34,7 +35,7 @@ fn checkpoint(name: &str, uid: &str, folder: &str, file: &str) -> PodCheckpoint 
         "spec": { "containers": [{ "name": "c", "image": "i" }], "volumes": [{ "name": "a", "emptyDir": {} }] } });
     PodCheckpoint {
         pod: PodRef { uid: PodUid::new(uid).unwrap(), namespace: "n1".into(), name: name.into() },
-        source: PodSource::Manifest { folder: folder.into(), file: file.into() },
+        source: PodSource::Manifest { folder: folder.into(), folder_id: None, file: file.into() },
         object: Verbatim::from_value(&object),
     }
 }
@@ -121,18 +122,78 @@ fn a_sub_path_that_leaves_its_volume_is_refused() {
     assert_eq!(codes(only(&desired)), ["BadSubPath"]);
 }
 
-/// B06: a pod whose file is gone, while another file that cannot be read names it, may have been moved there.
+/// The folder as it is once nobody has touched it for a while.
+fn settled(folder: &std::path::Path) -> Folder {
+    Folder { fresh: BTreeMap::new(), fresh_list: None, ..read_folder(folder) }
+}
+
+fn wanted(folder: &Folder, checkpoints: &[PodCheckpoint]) -> Vec<&'static str> {
+    let desired = resolve(folder, checkpoints, &[], &Plugins::builtin());
+    let word = |c: &PodCheckpoint| match desired.wanted(&c.pod.uid) {
+        Wanted::Yes { .. } => "yes",
+        Wanted::No { .. } => "no",
+        Wanted::Unknown { .. } => "unknown",
+    };
+    checkpoints.iter().map(word).collect()
+}
+
+const OTHER: &str = "99999999-2222-4333-8444-555555555555";
+
+/// B06: a pod whose file is gone, while another file cannot be read, may have been moved there.
 #[test]
-fn a_pod_that_a_broken_file_names_is_unknown() {
-    let broken = "apiVersion: v1\nkind: Pod\nmetadata: {name: moved-pod, namespace: n1\nspec: [\n";
+fn no_pod_is_gone_while_a_file_may_hold_it() {
     let folder = tempfile::tempdir().unwrap();
-    fs::write(folder.path().join("b.yaml"), broken).unwrap();
-    let path = folder.path().to_str().unwrap();
-    let other = "99999999-2222-4333-8444-555555555555";
-    let checkpoints = [checkpoint("moved-pod", UID, path, "a.yaml"), checkpoint("deleted", other, path, "c.yaml")];
-    let desired = resolve(&read_folder(folder.path()), &checkpoints, &[], &Plugins::builtin());
-    assert!(matches!(desired.wanted(&PodUid::new(UID).unwrap()), Wanted::Unknown { .. }));
-    assert!(matches!(desired.wanted(&PodUid::new(other).unwrap()), Wanted::No { .. }));
+    let path = folder.path();
+    let text = path.to_str().unwrap();
+    let checkpoints = [checkpoint("moved-pod", UID, text, "a.yaml"), checkpoint("deleted", OTHER, text, "c.yaml")];
+    let b = path.join("b.yaml");
+    for content in ["", "a: [\n", "apiVersion: v1\nkind: Pod\nmetadata:\n", "\0\u{1}"] {
+        fs::write(&b, content).unwrap();
+        assert_eq!(wanted(&settled(path), &checkpoints), ["unknown", "unknown"], "{content:?}");
+    }
+    // One that says which pod it is keeps that one only.
+    fs::write(&b, "apiVersion: v1\nkind: Pod\nmetadata: {name: moved-pod, namespace: n1}\nspec: []\n").unwrap();
+    assert_eq!(wanted(&settled(path), &checkpoints), ["unknown", "no"]);
+    fs::remove_file(&b).unwrap();
+    std::os::unix::fs::symlink("nowhere", &b).unwrap();
+    assert_eq!(wanted(&settled(path), &checkpoints), ["unknown", "unknown"], "a dangling link");
+    fs::remove_file(&b).unwrap();
+    for own in ["b.yaml", "a.yaml"].map(|name| path.join(name)) {
+        fs::create_dir(&own).unwrap();
+        assert_eq!(wanted(&settled(path), &checkpoints), ["unknown", "unknown"], "a folder {}", own.display());
+        fs::remove_dir(&own).unwrap();
+        let fifo = rustix::fs::FileType::Fifo;
+        rustix::fs::mknodat(rustix::fs::CWD, &own, fifo, rustix::fs::Mode::RUSR, 0).unwrap();
+        assert_eq!(wanted(&settled(path), &checkpoints), ["unknown", "unknown"], "a FIFO {}", own.display());
+        fs::remove_file(&own).unwrap();
+    }
+    fs::write(&b, "# no pods\n").unwrap();
+    assert_eq!(wanted(&settled(path), &checkpoints), ["no", "no"]);
+    // What was changed a moment ago is not believed yet.
+    let fresh = read_folder(path);
+    assert_eq!(wanted(&fresh, &checkpoints), ["unknown", "unknown"]);
+    assert!(resolve(&fresh, &checkpoints, &[], &Plugins::builtin()).settles_in.is_some());
+    assert_eq!(wanted(&Folder { fresh: BTreeMap::new(), ..fresh }, &checkpoints), ["unknown", "unknown"]);
+}
+
+/// A folder that nothing is mounted at yet, or that an empty file system covers, has no file in it either.
+#[test]
+fn an_empty_folder_that_is_another_says_nothing() {
+    let (one, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    fs::write(one.path().join("p.yaml"), pod("p", UID, CONTAINERS)).unwrap();
+    let read = resolve(&settled(one.path()), &[], &[], &Plugins::builtin());
+    let source = only(&read).source.clone();
+    let admitted = [PodCheckpoint { source, ..checkpoint("p", UID, "", "") }];
+    let older = [checkpoint("p", UID, other.path().to_str().unwrap(), "p.yaml")];
+    fs::remove_file(one.path().join("p.yaml")).unwrap();
+    assert_eq!(wanted(&settled(one.path()), &admitted), ["no"], "its own folder, empty");
+    assert_eq!(wanted(&settled(other.path()), &admitted), ["unknown"]);
+    assert_eq!(wanted(&settled(other.path()), &older), ["no"], "an older program did not say which folder it was");
+    let desired = resolve(&settled(other.path()), &admitted, &[], &Plugins::builtin());
+    assert_eq!(desired.problems.iter().map(|p| p.code).collect::<Vec<_>>(), ["ManifestFolderReplaced"]);
+    assert!(matches!(desired.wanted(&PodUid::new(OTHER).unwrap()), Wanted::Unknown { .. }), "one without checkpoint");
+    fs::write(other.path().join("none.yaml"), "# no pods\n").unwrap();
+    assert_eq!(wanted(&settled(other.path()), &admitted), ["no"], "it says so");
 }
 
 #[test]

@@ -81,7 +81,7 @@ mod tests {
     fn checkpoint(uid: &str, name: &str) -> Record {
         Record::PodCheckpoint(PodCheckpoint {
             pod: PodRef { uid: PodUid::new(uid).unwrap(), namespace: "n".into(), name: name.into() },
-            source: PodSource::Manifest { folder: "/m".into(), file: "f".into() },
+            source: PodSource::Manifest { folder: "/m".into(), folder_id: None, file: "f".into() },
             object: Verbatim::from_text("{}".into()).unwrap(),
         })
     }

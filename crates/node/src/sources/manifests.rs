@@ -8,10 +8,11 @@ mod pod;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::io::Read as _;
-use std::os::unix::fs::OpenOptionsExt as _;
+use std::os::unix::fs::{DirEntryExt as _, OpenOptionsExt as _};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -38,13 +39,14 @@ pub const SETTLE: Duration = Duration::from_secs(1);
 pub struct Folder {
     /// The folder, absolute.
     pub path: String,
+    /// Which folder stands at the path (its file system and its inode); none if it could not be read.
+    pub id: Option<String>,
     /// Its files by name.
     pub files: BTreeMap<String, FileState>,
-    /// The text of the files that were read but not wholly understood, by name. They may hold a pod that stood elsewhere
-    /// before.
-    pub doubtful: BTreeMap<String, Vec<u8>>,
     /// The files that were changed a moment ago, with how long it takes until they count as settled ([`SETTLE`]).
     pub fresh: BTreeMap<String, Duration>,
+    /// How long it takes until the list of files counts as settled, if one was added or removed a moment ago.
+    pub fresh_list: Option<Duration>,
     /// Why the folder could not be read, if so. Every pod is unknown then.
     pub unreadable: Option<String>,
     /// What this machine has, for limits that a pod does not set.
@@ -52,15 +54,30 @@ pub struct Folder {
 }
 
 impl Folder {
-    /// Why a pod that no file is known to hold may still be in one, if so: a file that is not wholly understood has its
-    /// name or uid in it. The pod may have been moved there.
+    /// Why a pod that no file is known to hold may still be in one, if so. The pod may have been moved into a file that
+    /// cannot be read, or into a document that is not understood and does not say surely that it is another.
     pub fn may_hold(&self, pod: &PodRef) -> Option<String> {
-        let holds =
-            |text: &[u8], word: &str| !word.is_empty() && text.windows(word.len()).any(|w| w == word.as_bytes());
-        let (file, _) =
-            self.doubtful.iter().find(|(_, text)| holds(text, &pod.name) || holds(text, pod.uid.as_str()))?;
-        let why = self.files.get(file).and_then(FileState::incomplete).unwrap_or_default();
-        Some(format!("{}/{file} names the pod and cannot be read whole: {why}", self.path))
+        self.files.iter().find_map(|(file, state)| {
+            let why = match state {
+                FileState::Parsed(parsed) => parsed.errors.iter().find(|bad| bad.may_be(pod))?.error.to_string(),
+                FileState::Broken { .. } => state.incomplete()?,
+            };
+            Some(format!("{}/{file} may hold the pod and cannot be read whole: {why}", self.path))
+        })
+    }
+
+    /// Why it is not believed yet that something is in no file, and for how long, if so: a file or the list of them was
+    /// changed a moment ago. Whoever moves a pod to another file may be half through.
+    pub fn unsettled(&self) -> Option<(String, Duration)> {
+        let settle = SETTLE.as_secs();
+        let list = self.fresh_list.map(|left| {
+            let why = format!("a file of {} was added or removed less than {settle} s ago, more may follow", self.path);
+            (why, left)
+        });
+        let files = self.fresh.iter().map(|(file, &left)| {
+            (format!("{}/{file} was changed less than {settle} s ago, and may be half written", self.path), left)
+        });
+        files.chain(list).max_by_key(|(_, left)| *left)
     }
 }
 
@@ -82,7 +99,7 @@ impl FileState {
     /// Why not everything that the file holds is known, if so.
     pub fn incomplete(&self) -> Option<String> {
         match self {
-            Self::Parsed(file) => file.errors.first().map(ToString::to_string),
+            Self::Parsed(file) => file.errors.first().map(|bad| bad.error.to_string()),
             Self::Broken { line: Some(line), reason } => Some(format!("line {line}: {reason}")),
             Self::Broken { line: None, reason } => Some(reason.clone()),
         }
@@ -94,10 +111,28 @@ impl FileState {
 pub struct ParsedFile {
     /// The objects that this program uses.
     pub objects: Vec<ManifestObject>,
-    /// Documents that should be such objects and are not. What they are to be is unknown.
-    pub errors: Vec<YamlError>,
+    /// Documents that should be such objects and are not.
+    pub errors: Vec<BadDocument>,
     /// Documents of other kinds, which are ignored.
     pub ignored: Vec<YamlError>,
+}
+
+/// A document that should be an object and is none. What it is to be may be unknown.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BadDocument {
+    /// Where it is and what is wrong.
+    pub error: YamlError,
+    /// `metadata.name`, if it surely has this one: a text that was cut may have a part of a name only.
+    pub name: Option<String>,
+    /// `metadata.uid`, if it has one.
+    pub uid: Option<String>,
+}
+
+impl BadDocument {
+    /// Whether it may be the manifest of this pod. Its namespace is not asked: it may be what is wrong.
+    fn may_be(&self, pod: &PodRef) -> bool {
+        self.name.as_ref().is_none_or(|name| *name == pod.name) || self.uid.as_deref() == Some(pod.uid.as_str())
+    }
 }
 
 /// One object, with the line that it starts on.
@@ -163,66 +198,114 @@ impl fmt::Debug for ManifestObject {
 
 /// Reads the folder. Read are regular files, also through symlinks (that is how a mounted configMap shows them), whose
 /// names end in `.yaml`, `.yml` or `.json`; hidden files, and thereby editors' temporary ones, are not.
+///
+/// What has such a name and is no regular file, or cannot be read, is [`FileState::Broken`]: a manifest may be meant by it.
 pub fn read_folder(path: &Path) -> Folder {
     let absolute = std::path::absolute(path).unwrap_or_else(|_| path.into());
     let mut folder =
         Folder { path: absolute.to_string_lossy().into_owned(), node: NodeFacts::read(None), ..Folder::default() };
-    let mut list = || -> std::io::Result<()> {
-        for entry in std::fs::read_dir(&absolute)? {
-            let entry = entry?;
-            let Ok(name) = entry.file_name().into_string() else { continue };
-            let ends = [".yaml", ".yml", ".json"].iter().any(|end| name.ends_with(end));
-            if !ends || name.starts_with('.') || entry.file_type().is_ok_and(|t| t.is_dir()) {
-                continue;
-            }
-            let state = match read_whole(&entry.path()) {
-                Ok(None) => continue,
-                // Whoever writes a file in place truncates it first. The pods in it must not be gone between the two.
-                Ok(Some((text, _))) if text.is_empty() => {
-                    FileState::Broken { line: None, reason: "it is empty, as a file is that is being written".into() }
-                }
-                Ok(Some((text, left))) => {
-                    folder.fresh.extend(left.map(|left| (name.clone(), left)));
-                    let state = match read_file(&name, &text) {
-                        Ok(file) => FileState::Parsed(file),
-                        Err(YamlError { line, reason }) => FileState::Broken { line: Some(line), reason },
-                    };
-                    if state.incomplete().is_some() {
-                        folder.doubtful.insert(name.clone(), text);
-                    }
-                    state
-                }
-                Err(e) => FileState::Broken { line: None, reason: format!("cannot read it: {e}") },
-            };
-            folder.files.insert(name, state);
-        }
-        Ok(())
-    };
-    if let Err(e) = list() {
+    if let Err(e) = read_settled(&absolute, &mut folder) {
         folder.unreadable = Some(format!("cannot read the manifest folder {}: {e}", folder.path));
     }
     folder
 }
 
-/// The file's content, and when it is settled if it is not yet; none if it is no regular file.
-fn read_whole(path: &Path) -> std::io::Result<Option<(Vec<u8>, Option<Duration>)>> {
+/// How often a folder is read again that changes while it is read.
+const ATTEMPTS: usize = 5;
+
+/// Reads the files of a list that was the same before and after.
+///
+/// # Source
+/// readdir(3p): whether an entry that is added or removed meanwhile is returned is unspecified. A file that is renamed
+/// meanwhile may be returned under no name.
+fn read_settled(absolute: &Path, folder: &mut Folder) -> std::io::Result<()> {
+    let opened = std::fs::File::open(absolute)?;
+    let mut list = list(absolute)?;
+    for _ in 0..ATTEMPTS {
+        folder.files.clear();
+        folder.fresh.clear();
+        for (name, _) in &list {
+            let (state, left) = read_state(absolute, name);
+            let name = name.to_str().map_or_else(|| name.as_encoded_bytes().escape_ascii().to_string(), str::to_owned);
+            folder.fresh.extend(left.map(|left| (name.clone(), left)));
+            folder.files.insert(name, state);
+        }
+        let again = self::list(absolute)?;
+        if again == list {
+            folder.fresh_list = settles_in(&rustix::fs::fstat(&opened)?);
+            folder.id = Some(identity(&opened)?);
+            return Ok(());
+        }
+        list = again;
+    }
+    Err(std::io::Error::other(format!("its files changed each of the {ATTEMPTS} times that it was read")))
+}
+
+/// The names that manifests have, with the inode that each had.
+fn list(folder: &Path) -> std::io::Result<BTreeSet<(OsString, u64)>> {
+    let mut names = BTreeSet::new();
+    for entry in std::fs::read_dir(folder)? {
+        let entry = entry?;
+        let name = entry.file_name();
+        let bytes = name.as_encoded_bytes();
+        if [".yaml", ".yml", ".json"].iter().any(|end| bytes.ends_with(end.as_bytes())) && !bytes.starts_with(b".") {
+            names.insert((name, entry.ino()));
+        }
+    }
+    Ok(names)
+}
+
+/// Which folder this is: its file system and its inode. Another one at the same path (an empty file system over it, or
+/// none where one was) has another identity, but for what is made anew at the very same place.
+///
+/// # Source
+/// statfs(2): `f_fsid` is the file system's own where it has a UUID, and otherwise of its device. It is compared only
+/// where a wrong "another" does no harm.
+fn identity(folder: &std::fs::File) -> std::io::Result<String> {
+    let file_system = rustix::fs::fstatvfs(folder)?.f_fsid;
+    Ok(format!("{file_system:x}:{}", rustix::fs::fstat(folder)?.st_ino))
+}
+
+/// What the file holds, and how long it takes until it is settled, if it is not.
+fn read_state(folder: &Path, name: &OsStr) -> (FileState, Option<Duration>) {
+    let broken = |reason: String| FileState::Broken { line: None, reason };
+    let Some(text_name) = name.to_str() else { return (broken("its name is no UTF-8 text".into()), None) };
+    match read_whole(&folder.join(name)) {
+        // Whoever writes a file in place truncates it first. The pods in it must not be gone between the two.
+        Ok((text, left)) if text.trim_ascii().is_empty() => {
+            (broken("it is empty, as a file is that is being written".into()), left)
+        }
+        Ok((text, left)) => match read_file(text_name, &text) {
+            Ok(file) => (FileState::Parsed(file), left),
+            Err(YamlError { line, reason }) => (FileState::Broken { line: Some(line), reason }, left),
+        },
+        Err(e) => (broken(format!("cannot read it: {e}")), None),
+    }
+}
+
+/// The file's content, and when it is settled if it is not yet.
+fn read_whole(path: &Path) -> std::io::Result<(Vec<u8>, Option<Duration>)> {
     // Not blocking: opening a FIFO would wait for a writer.
     let nonblocking = i32::try_from(rustix::fs::OFlags::NONBLOCK.bits()).expect("a small constant");
     let file = std::fs::OpenOptions::new().read(true).custom_flags(nonblocking).open(path)?;
     let meta = file.metadata()?;
     if !meta.is_file() {
-        return Ok(None);
+        return Err(std::io::Error::other(if meta.is_dir() { "it is a folder" } else { "it is no regular file" }));
     }
     let mut text = Vec::with_capacity(usize::try_from(meta.len()).unwrap_or(0).min(yaml::MAX_BYTES) + 1);
     (&file).take(yaml::MAX_BYTES as u64 + 1).read_to_end(&mut text)?;
-    // Asked after reading: what was written meanwhile is seen in it. No tool can set this time back.
-    let stat = rustix::fs::fstat(&file)?;
+    // Asked after reading: what was written meanwhile is seen in it.
+    Ok((text, settles_in(&rustix::fs::fstat(&file)?)))
+}
+
+/// How long it takes until what has this status has been left alone for [`SETTLE`]; none if it has been.
+fn settles_in(stat: &rustix::fs::Stat) -> Option<Duration> {
+    // The change time: no tool can set it back.
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Realtime);
     let age = (now.tv_sec - stat.st_ctime) * 1000 + (now.tv_nsec - stat.st_ctime_nsec.cast_signed()) / 1_000_000;
     // A time that is yet to come is of a clock that was set back, and says nothing.
-    let age = u64::try_from(age).map(Duration::from_millis).ok();
-    let left = age.and_then(|age| SETTLE.checked_sub(age)).filter(|left| !left.is_zero());
-    Ok(Some((text, left)))
+    let age = u64::try_from(age).map(Duration::from_millis).ok()?;
+    SETTLE.checked_sub(age).filter(|left| !left.is_zero())
 }
 
 /// The objects in the text of the file with this name.
@@ -231,11 +314,19 @@ pub fn read_file(name: &str, text: &[u8]) -> Result<ParsedFile, YamlError> {
     for Document { line, value } in yaml::documents(text)? {
         read_object(name, line, value, 0, &mut file);
     }
+    if !text.ends_with(b"\n") {
+        // The text may be cut, and the last name in it with it.
+        file.errors.iter_mut().for_each(|bad| bad.name = None);
+    }
     Ok(file)
 }
 
 fn read_object(file_name: &str, line: usize, value: Value, depth: usize, file: &mut ParsedFile) {
-    let mut wrong = |reason: String| file.errors.push(YamlError { line, reason });
+    let said = |key: &str| Some(value.get("metadata")?.get(key)?.as_str()?.to_owned());
+    let (name, uid) = (said("name"), said("uid"));
+    let mut wrong = |reason: String| {
+        file.errors.push(BadDocument { error: YamlError { line, reason }, name: name.clone(), uid: uid.clone() });
+    };
     let Value::Object(mut map) = value else { return wrong("it is no object: kind and apiVersion are missing".into()) };
     let text = |map: &serde_json::Map<String, Value>, key| map.get(key).and_then(Value::as_str).map(str::to_owned);
     let Some(kind) = text(&map, "kind") else { return wrong("kind is missing".into()) };
@@ -266,6 +357,10 @@ fn read_object(file_name: &str, line: usize, value: Value, depth: usize, file: &
         _ => &[],
     };
     if !known.contains(&kind.as_str()) {
+        if !map.contains_key("metadata") {
+            // Every object has it. What it would be if it were not cut here is not known either.
+            return wrong(format!("{kind}: metadata is missing"));
+        }
         let reason = format!("{kind} of {api_version} is not used by this program");
         file.ignored.push(YamlError { line, reason });
         return;
@@ -335,15 +430,17 @@ pub fn problems(folder: &Folder) -> Vec<Problem> {
     }
     let place = |name: &str, e: &YamlError| format!("{}/{name}, line {}: {}", folder.path, e.line, e.reason);
     for (name, state) in &folder.files {
-        let hint = "correct the file; until then the pods that it may hold keep what they have";
         match state {
             FileState::Broken { line, reason } => {
+                let hint = "correct the file or remove it; until then no pod counts as gone, since it may be in it";
                 let line = line.map(|l| format!(", line {l}")).unwrap_or_default();
                 let message = format!("{}/{name}{line}: {reason}", folder.path);
                 problems.push(Problem::new("ManifestBroken", message, hint));
             }
             FileState::Parsed(file) => {
-                problems.extend(file.errors.iter().map(|e| Problem::new("ManifestBroken", place(name, e), hint)));
+                let hint = "correct the file; until then the pods that it may hold keep what they have";
+                let broken = |bad: &BadDocument| Problem::new("ManifestBroken", place(name, &bad.error), hint);
+                problems.extend(file.errors.iter().map(broken));
                 let hint = "remove it, or give it to the program that uses it";
                 problems.extend(file.ignored.iter().map(|e| Problem::new("ManifestKindUnused", place(name, e), hint)));
             }

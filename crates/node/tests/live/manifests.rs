@@ -8,6 +8,7 @@ refloat_test_support::tests![
     a_config_map_update_is_seen_whole,
     a_missing_folder_takes_nothing_away,
     a_broken_manifest_keeps_its_pods,
+    a_pod_that_moves_to_a_file_that_cannot_be_read_keeps_its_data,
     a_manifest_that_is_being_written_keeps_its_pods,
     a_manifest_that_is_cut_takes_nothing_away,
     bad_manifests_stop_nothing_else,
@@ -89,16 +90,70 @@ fn a_broken_manifest_keeps_its_pods() {
     stage.manifest("pod.yaml", &text);
     stage.manifest("pod2.yaml", &text.replace("u1", "u2"));
     stage.settle_well();
-    stage.manifest("pod.yaml", "apiVersion: v1\nkind: Pod\nmetadata: {name: [\n");
     stage.remove_manifest("pod2.yaml");
-    let outcome = stage.settle();
-    let problem = outcome.desired.problems.iter().find(|p| p.code == "ManifestBroken").unwrap();
-    assert!(problem.message.contains("pod.yaml"), "{problem:?}");
-    assert!(stage.is_mounted("pods/u1/volumes/kubernetes.io~empty-dir/mem"));
-    // The other pod is gone: its own file was read, and it is not there.
-    assert!(!stage.root("pods/u2").exists(), "{:#?}", outcome.plan.report);
+    let name = text.lines().find(|line| line.contains("metadata")).unwrap();
+    // What cannot be read at all may hold any pod; what says which pod it is may be that one.
+    for (broken, other_stays) in [
+        ("apiVersion: v1\nkind: Pod\nmetadata: {name: [\n".to_owned(), true),
+        (format!("apiVersion: v1\nkind: Pod\n{name}\nspec: []\n"), false),
+    ] {
+        stage.manifest("pod.yaml", &broken);
+        let outcome = stage.settle();
+        let problem = outcome.desired.problems.iter().find(|p| p.code == "ManifestBroken").unwrap();
+        assert!(problem.message.contains("pod.yaml"), "{problem:?}");
+        assert!(stage.is_mounted("pods/u1/volumes/kubernetes.io~empty-dir/mem"));
+        assert_eq!(stage.root("pods/u2").exists(), other_stays, "{broken}: {:#?}", outcome.plan.report);
+    }
     stage.manifest("pod.yaml", &text);
     assert_all_mounted(&stage.settle_well(), 1);
+}
+
+/// B06: the new file is empty, or what only looks like a file, and the old one is gone or became such.
+fn a_pod_that_moves_to_a_file_that_cannot_be_read_keeps_its_data() {
+    type Make = fn(&std::path::Path);
+    let stage = Stage::new();
+    let text = pod("u1", "  - {name: data, emptyDir: {}}\n");
+    stage.manifest("pod.yaml", &text);
+    stage.settle_well();
+    let file = stage.root("pods/u1/volumes/kubernetes.io~empty-dir/data/file");
+    std::fs::write(&file, "precious").unwrap();
+    let folder = &stage.options.manifests;
+    let kinds: [(&str, Make); 5] = [
+        ("empty", |path| std::fs::write(path, "").unwrap()),
+        ("cut before the name", |path| std::fs::write(path, "apiVersion: v1\nkind: Pod\nmetadata:\n  na").unwrap()),
+        ("a link to nowhere", |path| std::os::unix::fs::symlink("nowhere", path).unwrap()),
+        ("a folder", |path| std::fs::create_dir(path).unwrap()),
+        ("a FIFO", |path| {
+            let fifo = rustix::fs::FileType::Fifo;
+            rustix::fs::mknodat(rustix::fs::CWD, path, fifo, rustix::fs::Mode::RUSR, 0).unwrap();
+        }),
+    ];
+    for name in ["all.yaml", "pod.yaml"] {
+        for (kind, make) in kinds {
+            stage.remove_manifest("pod.yaml");
+            let path = folder.join(name);
+            make(&path);
+            let outcome = stage.settle();
+            assert_eq!(std::fs::read(&file).unwrap(), b"precious", "{name} is {kind}");
+            assert!(outcome.desired.problems.iter().any(|p| p.code == "ManifestBroken" && p.message.contains(name)));
+            if path.is_dir() { std::fs::remove_dir(&path) } else { std::fs::remove_file(&path) }.unwrap();
+            stage.manifest("pod.yaml", &text);
+        }
+    }
+    // The folder is covered by an empty file system, as one that is not mounted yet is empty: that says nothing.
+    stage.settle_well();
+    stage.tmpfs(folder, c"");
+    let outcome = stage.settle();
+    assert_eq!(std::fs::read(&file).unwrap(), b"precious");
+    assert!(
+        outcome.desired.problems.iter().any(|p| p.code == "ManifestFolderReplaced"),
+        "{:?}",
+        outcome.desired.problems
+    );
+    stage.unmount(folder);
+    stage.remove_manifest("pod.yaml");
+    stage.settle_well();
+    stage.assert_clean();
 }
 
 /// A file written in place is empty for a moment, and another file may wake the manager just then.

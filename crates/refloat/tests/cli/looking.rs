@@ -163,8 +163,9 @@ fn device(node: &mut Node) -> Result<Verdict> {
     ensure!(device["wanted"] == "Yes", "{device:#}");
     // While a manifest is broken nobody can tell whether a pod in it wants the device: it stays, and the file is named.
     let broken = node.pods().join("broken.yaml");
-    node.apply("broken.yaml", "kind: Pod\nspec: {")?;
-    node.delete("one.yaml")?;
+    let other = "apiVersion: v1\nkind: Pod\nmetadata: {name: other, namespace: test}\nspec: []\n";
+    node.apply("broken.yaml", other)?;
+    node.remove("one.yaml")?;
     node.delete("two.yaml")?;
     node.once()?.expect(3)?;
     let scan = node.scan()?.expect(3)?.json()?;

@@ -5,7 +5,7 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context, Result, ensure};
 use refloat_mount::{Dir, Kernel, NewMount, NodeRoot, TableReader, UnmountHow, loopdev};
@@ -22,6 +22,8 @@ pub(crate) struct Node {
     pub(crate) more: Vec<String>,
     /// Further environment of every command.
     pub(crate) env: Vec<(String, String)>,
+    /// Whether the pods are those of the project's own folder of none.
+    none: AtomicBool,
     /// The node root.
     pub(crate) root: PathBuf,
     /// The state folder.
@@ -90,6 +92,7 @@ impl Node {
             loops: Vec::new(),
             more: Vec::new(),
             env: Vec::new(),
+            none: AtomicBool::new(false),
         };
         mount_tmpfs(&node.folder, "1g")?;
         for path in [&node.root, &node.state, &node.pods(), &node.host()] {
@@ -110,7 +113,7 @@ impl Node {
 
     /// The manifest folder.
     pub(crate) fn pods(&self) -> PathBuf {
-        self.folder.join("manifests")
+        if self.none.load(Ordering::Relaxed) { no_pods() } else { self.folder.join("manifests") }
     }
 
     /// A folder for what belongs to the host.
@@ -120,21 +123,54 @@ impl Node {
 
     /// Puts a manifest into the folder in one step.
     pub(crate) fn apply(&self, name: &str, text: &str) -> Result<()> {
+        self.none.store(false, Ordering::Relaxed);
         let hidden = self.pods().join(format!(".{name}.new"));
         std::fs::write(&hidden, text)?;
         Ok(std::fs::rename(hidden, self.pods().join(name))?)
     }
 
     /// Removes a manifest.
-    pub(crate) fn delete(&self, name: &str) -> Result<()> {
+    pub(crate) fn remove(&self, name: &str) -> Result<()> {
         std::fs::remove_file(self.pods().join(name)).with_context(|| format!("cannot remove the manifest {name}"))
     }
 
-    /// Removes every manifest.
+    /// Removes a manifest, and waits until it is believed that it is gone.
+    #[allow(dead_code, reason = "not every package that has this file needs it")]
+    pub(crate) fn delete(&self, name: &str) -> Result<()> {
+        self.remove(name)?;
+        Self::settle();
+        Ok(())
+    }
+
+    /// Waits until what the manifest folder does not say any more is believed.
+    #[allow(dead_code, reason = "not every package that has this file needs it")]
+    pub(crate) fn settle() {
+        std::thread::sleep(refloat_node::sources::manifests::SETTLE + std::time::Duration::from_millis(20));
+    }
+
+    /// Removes every manifest, and waits until it is believed that they are gone.
+    #[allow(dead_code, reason = "not every package that has this file needs it")]
     pub(crate) fn delete_all(&self) -> Result<()> {
+        self.remove_all()?;
+        Self::settle();
+        Ok(())
+    }
+
+    fn remove_all(&self) -> Result<()> {
         for entry in std::fs::read_dir(self.pods())? {
             std::fs::remove_file(entry?.path())?;
         }
+        Ok(())
+    }
+
+    /// Removes every manifest, and takes another folder until there is one again: one that says that there are no pods
+    /// and that nobody has changed for long. Its silence is believed at once, and not after a second.
+    #[cfg_attr(test, allow(dead_code, reason = "of use where thousands of nodes are emptied"))]
+    pub(crate) fn no_pods(&self) -> Result<()> {
+        if !self.none.load(Ordering::Relaxed) {
+            self.remove_all()?;
+        }
+        self.none.store(true, Ordering::Relaxed);
         Ok(())
     }
 
@@ -186,6 +222,13 @@ impl Node {
         let table = TableReader::new(Kernel::detect()).read()?;
         Ok(table.under(&self.root).map(|m| m.point().to_owned()).collect())
     }
+}
+
+/// The project's folder of no pods. The package that this file is compiled into is one of several.
+fn no_pods() -> PathBuf {
+    let package = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let found = package.ancestors().map(|folder| folder.join("tests/no-pods")).find(|folder| folder.is_dir());
+    found.expect("tests/no-pods is a part of the project")
 }
 
 impl Drop for Node {

@@ -87,10 +87,15 @@ fn once(binary: &Path, volumes: usize, hangs: bool) -> Result<[f64; 2]> {
     ended.wait_for("NodePublishVolume", volumes)?;
     let up = up.elapsed();
     std::thread::sleep(Duration::from_millis(300));
-    let down = Instant::now();
     for number in 0..volumes {
-        csi.node.delete(&format!("pod-{number}.yaml"))?;
+        csi.node.remove(&format!("pod-{number}.yaml"))?;
     }
+    // Not counted is the second in which the folder must have been left alone.
+    while csi.driver.journal()?.iter().all(|e| e.call != "NodeUnpublishVolume") {
+        ensure!(Instant::now() < end, "the pods' volumes are not torn down");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let down = Instant::now();
     ended.wait_for("NodeUnstageVolume", volumes)?;
     let down = down.elapsed();
     if hangs {

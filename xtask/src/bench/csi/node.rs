@@ -116,7 +116,7 @@ impl CsiNode {
 
     /// Removes all pods.
     pub(super) fn want_nothing(&self) -> Result<()> {
-        self.node.delete_all()
+        self.node.no_pods()
     }
 
     /// Makes the world match, and checks that so many volumes are there then. Answers how long it took.

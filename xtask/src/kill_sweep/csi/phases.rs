@@ -45,7 +45,7 @@ impl Scenario for Csi {
             }
             GROW => self.apply_volumes(GROWN),
             TEAR_DOWN => self.remove_some(),
-            END => self.node.delete_all(),
+            END => self.node.no_pods(),
             other => bail!("there is no phase {other:?}"),
         }
     }
@@ -98,7 +98,7 @@ impl Scenario for Csi {
     }
 
     fn check_no_pods(&mut self) -> Result<()> {
-        self.node.delete_all()?;
+        self.node.no_pods()?;
         self.node.once()?.expect(0).context("the restart without pods")?;
         self.check_nothing_left()
     }

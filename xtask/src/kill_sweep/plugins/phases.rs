@@ -44,7 +44,7 @@ impl Scenario for Plugins {
         match phase {
             FIRST => return Ok(()),
             SET_UP => {
-                self.node.delete_all()?;
+                self.node.no_pods()?;
                 self.node.once()?.expect(0).context("the start before the pods")?;
                 return self.apply_all();
             }
@@ -55,7 +55,7 @@ impl Scenario for Plugins {
         match phase {
             UPDATE => self.update(),
             TEAR_DOWN => self.remove_some(),
-            END => self.node.delete_all(),
+            END => self.node.no_pods(),
             other => bail!("there is no phase {other:?}"),
         }
     }
@@ -87,7 +87,7 @@ impl Scenario for Plugins {
     }
 
     fn check_no_pods(&mut self) -> Result<()> {
-        self.node.delete_all()?;
+        self.node.no_pods()?;
         self.node.once()?.expect(0).context("the restart without pods")?;
         self.check_nothing_left()
     }

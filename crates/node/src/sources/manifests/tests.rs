@@ -21,7 +21,7 @@ fn identities(file: &ParsedFile) -> Vec<(&'static str, String, usize)> {
 fn error(text: &str) -> (usize, String) {
     let file = read(text);
     assert_eq!((file.errors.len(), file.objects.len()), (1, 0), "{text}: {:?}", file.errors);
-    (file.errors[0].line, file.errors[0].reason.clone())
+    (file.errors[0].error.line, file.errors[0].error.reason.clone())
 }
 
 fn folder_of(files: &[(&str, &str)]) -> Folder {
@@ -102,10 +102,11 @@ fn an_error_in_a_secret_does_not_tell_its_value() {
 
 #[test]
 fn other_kinds_are_ignored_and_told() {
-    let file =
-        read("{apiVersion: apps/v1, kind: Deployment, metadata: {name: d}}\n---\n{apiVersion: v1, kind: Node}\n");
+    let file = read(
+        "{apiVersion: apps/v1, kind: Deployment, metadata: {name: d}}\n---\n{apiVersion: v1, kind: Node, metadata: {}}\n",
+    );
     assert_eq!((file.objects.len(), file.errors.len(), file.ignored.len()), (0, 0, 2));
-    let problems = problems(&folder_of(&[("x.yaml", "\n{apiVersion: v2, kind: Pod}")]));
+    let problems = problems(&folder_of(&[("x.yaml", "\n{apiVersion: v2, kind: Pod, metadata: {}}")]));
     assert_eq!(problems.len(), 1);
     assert_eq!(problems[0].code, "ManifestKindUnused");
     assert!(problems[0].message.starts_with("/m/x.yaml, line 2: Pod of v2"), "{}", problems[0].message);
@@ -252,8 +253,11 @@ fn a_folder_is_read_or_told_to_be_unreadable() {
     let read = read_folder(path);
     assert_eq!(read.unreadable, None);
     let names: Vec<&str> = read.files.keys().map(String::as_str).collect();
-    assert_eq!(names, ["a.yaml", "b.yml", "c.json", "dangling.yaml", "link.yaml"]);
-    assert!(matches!(read.files["dangling.yaml"], FileState::Broken { line: None, .. }));
+    assert_eq!(names, ["a.yaml", "b.yml", "c.json", "dangling.yaml", "dir.yaml", "fifo.yaml", "link.yaml"]);
+    for (name, told) in [("dangling", "cannot read it"), ("dir", "it is a folder"), ("fifo", "it is no regular file")] {
+        let state = &read.files[&format!("{name}.yaml")];
+        assert!(matches!(state, FileState::Broken { line: None, reason } if reason.contains(told)), "{state:?}");
+    }
     for missing in [path.join("missing"), path.join("a.yaml")] {
         let read = read_folder(&missing);
         assert!(read.unreadable.as_ref().is_some_and(|why| why.contains(&read.path)), "{read:?}");
@@ -292,4 +296,82 @@ fn booleans_of_yaml_1_1() {
     let volume = crate::sources::yaml::documents(volume.as_bytes()).unwrap().remove(0).value;
     let volume: k8s_openapi::api::core::v1::Volume = serde_json::from_value(volume).unwrap();
     assert_eq!(volume.nfs.unwrap().read_only, Some(true));
+}
+
+fn pod_ref(name: &str, uid: &str) -> PodRef {
+    PodRef { uid: refloat_record::PodUid::new(uid).unwrap(), namespace: "default".into(), name: name.into() }
+}
+
+/// What is not understood may be any pod, unless it surely says that it is another.
+#[test]
+fn what_is_not_understood_may_be_any_pod_unless_it_says_which() {
+    let bad = "kind: Pod\nmetadata:\n  name: web\n  uid: u7\napiVersion: v1\n";
+    for (text, web, moved, other) in [
+        ("", true, true, true),
+        (" \n\n", true, true, true),
+        ("a: [\n", true, true, true),
+        ("apiVersion: v1\nkind: Pod\nmetadata:\n", true, true, true),
+        ("apiVersion: v1\nkind: Pod\nmetadata:\n  na", true, true, true),
+        ("apiVersion: v1\nkind: Po", true, true, true),
+        ("kind: Pod\napiVersion: v", true, true, true),
+        // It may be cut in the name.
+        (bad.trim_end(), true, true, true),
+        // It says which pod it is, and by its uid also the one that has another name here.
+        (bad, true, true, false),
+        ("# no pods\n", false, false, false),
+        ("{apiVersion: v1, kind: ConfigMap, metadata: {name: m}}", false, false, false),
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("a.yaml"), text).unwrap();
+        let read = read_folder(folder.path());
+        let may_hold = |name, uid| read.may_hold(&pod_ref(name, uid)).is_some();
+        assert_eq!(
+            (may_hold("web", "u1"), may_hold("api", "u7"), may_hold("api", "u2")),
+            (web, moved, other),
+            "{text:?}"
+        );
+    }
+}
+
+#[test]
+fn a_file_whose_name_is_no_text_is_told_and_may_hold_any_pod() {
+    use std::os::unix::ffi::OsStrExt as _;
+    let folder = tempfile::tempdir().unwrap();
+    let name = std::ffi::OsStr::from_bytes(b"p\xff.yaml");
+    std::fs::write(folder.path().join(name), "{apiVersion: v1, kind: ConfigMap, metadata: {name: m}}").unwrap();
+    let read = read_folder(folder.path());
+    assert!(read.may_hold(&pod_ref("web", "u1")).is_some());
+    assert_eq!(problems(&read)[0].code, "ManifestBroken");
+}
+
+/// A rename while the folder is listed hides the file under both names: the list is read until it is the same twice.
+#[test]
+fn a_file_that_is_renamed_meanwhile_is_never_missed() {
+    let folder = tempfile::tempdir().unwrap();
+    let pod = "{apiVersion: v1, kind: Pod, metadata: {name: p}, spec: {}}\n";
+    let at = |n: usize| folder.path().join(format!("{n}.yaml"));
+    for n in 0..300 {
+        std::fs::write(folder.path().join(format!("other-{n}.yaml")), "# nothing\n").unwrap();
+    }
+    std::fs::write(at(0), pod).unwrap();
+    let stop = std::sync::atomic::AtomicBool::new(false);
+    let renames = std::thread::scope(|scope| {
+        let renamer = scope.spawn(|| {
+            let mut n = 0;
+            while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+                std::fs::rename(at(n), at(n + 1)).unwrap();
+                n += 1;
+                std::thread::sleep(std::time::Duration::from_millis(3));
+            }
+            n
+        });
+        for _ in 0..60 {
+            let read = read_folder(folder.path());
+            let pods = ManifestObjects::new(&read).pods().len();
+            assert!(pods == 1 || read.unreadable.is_some(), "{pods} pods");
+        }
+        stop.store(true, std::sync::atomic::Ordering::Relaxed);
+        renamer.join().unwrap()
+    });
+    assert!(renames > 10, "{renames}");
 }
