@@ -74,6 +74,11 @@ pub struct CleanReport {
 }
 
 impl CleanReport {
+    /// How many steps failed.
+    pub fn failed(&self) -> usize {
+        self.plan.steps().filter(|step| matches!(step.result, StepResult::Failed(_))).count()
+    }
+
     /// Whether something that was planned is not done.
     pub fn is_unfinished(&self) -> bool {
         self.plan.steps().any(|step| matches!(step.result, StepResult::Failed(_) | StepResult::NotDone))
@@ -669,8 +674,9 @@ fn ended_within(unmount: &PendingUnmount, patience: Duration) -> bool {
     unmount.has_ended()
 }
 
-/// Whether this error says that something is not as it was planned, so that nothing more is to be done. A mount that is busy
-/// or hangs, and a driver that does not do what it is asked, hold up their own volume alone.
+/// Whether this error is about the node, so that nothing more is to be done: records or mount table cannot be had, the root is
+/// another, or the mounts and paths were changed while this ran. All else holds up its own volume alone: a mount that is busy or
+/// hangs, a driver that does not do what it is asked, files that came to light under a mount.
 fn is_surprise(error: &VolumeError, by_driver: bool) -> bool {
     match error {
         VolumeError::Record(_) | VolumeError::Table(_) => true,
@@ -681,23 +687,13 @@ fn is_surprise(error: &VolumeError, by_driver: bool) -> bool {
             _ => false,
         },
         VolumeError::Remove(error) => match error {
-            RemoveError::Mounts { .. } | RemoveError::NotEmpty { .. } | RemoveError::Unexpected { .. } => true,
+            RemoveError::Mounts { .. } => true,
             RemoveError::Path(error) => is_path_surprise(error),
             _ => false,
         },
         VolumeError::Refused(problem) => match problem.code {
             "StillMounted" => !by_driver,
-            code => [
-                "DataKept",
-                "OtherMount",
-                "FolderLeft",
-                "RootMoved",
-                "RootCovered",
-                "HiddenMount",
-                "ForeignEntry",
-                "BadRecord",
-            ]
-            .contains(&code),
+            code => matches!(code, "RootMoved" | "RootCovered"),
         },
         _ => false,
     }

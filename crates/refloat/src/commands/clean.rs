@@ -50,6 +50,11 @@ pub(crate) fn run(args: &CleanArgs, settings: &Settings) -> Result<Done, Failure
     if let Some(why) = report.stopped {
         return Err(stopped(&why));
     }
+    match report.failed() {
+        0 => {}
+        1 => return Err(failed("one step failed")),
+        steps => return Err(failed(&format!("{steps} steps failed"))),
+    }
     Ok(Done::attention_if(report.is_unfinished() || !report.plan.kept.is_empty()))
 }
 
@@ -58,6 +63,14 @@ pub(super) fn stopped(why: &str) -> Failure {
     Failure::message(
         format!("stopped before the end: {why}"),
         "what was done is listed above; look at what changed, then run it again",
+    )
+}
+
+/// The failure of a clean-up that went to its end and could not do all.
+fn failed(what: &str) -> Failure {
+    Failure::message(
+        format!("{what}, and all else was done"),
+        "each is named above with what it met; put that right and run it again",
     )
 }
 

@@ -2,6 +2,7 @@
 //!
 //! No file of a user may be lost in any of these, whatever the command says: each test looks at its files at the end.
 
+use std::collections::BTreeSet;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -28,6 +29,7 @@ pub(crate) const TESTS: &[(&str, Test)] = &[
     ("clean_removes_payloads_by_their_shape", payloads),
     ("clean_deletes_ephemeral_content_when_told", ephemeral),
     ("clean_stops_at_a_symlink", stops_at_a_symlink),
+    ("clean_goes_on_after_a_volume_that_fails", goes_on),
     ("clean_with_records", with_records),
     ("clean_b23_a_fuse_daemon_that_was_killed", fuse_killed),
     ("clean_b22_a_fuse_daemon_that_is_stopped", fuse_stopped),
@@ -427,6 +429,42 @@ fn ephemeral(node: &mut Node) -> Result<Verdict> {
     Ok(Verdict::Passed)
 }
 
+/// Files come to light when a mount over them is taken off: they stay, and so does their volume. The others go.
+fn goes_on(node: &mut Node) -> Result<Verdict> {
+    let t = tree(node);
+    let data = source(node, "x")?;
+    // Under an emptyDir in memory, under a bind over a volume's folder, and under one inside it.
+    let memory = t.volume("u1", "empty-dir", "m")?;
+    std::fs::write(memory.join("keep.txt"), "keep")?;
+    mount_tmpfs(&memory, "64k")?;
+    let over = t.volume("u2", "nfs", "o")?;
+    std::fs::write(over.join("keep.txt"), "keep")?;
+    bind(&data, &over)?;
+    let disk = t.volume("u3", "empty-dir", "d")?;
+    std::fs::create_dir(disk.join("inside"))?;
+    std::fs::write(disk.join("inside/hidden"), "the pod's")?;
+    bind(&data, &disk.join("inside"))?;
+    let bound = t.volume("u4", "empty-dir", "b")?;
+    std::fs::write(bound.join("keep.txt"), "keep")?;
+    bind(&data, &bound)?;
+    for uid in ["u0", "u5", "u6"] {
+        mount_tmpfs(&t.volume(uid, "secret", "s")?, "64k")?;
+    }
+    let ran = clean(node, &["--yes", "--delete-ephemeral", "--workers", "1"])?.expect(1)?;
+    let plan = ran.json()?;
+    ensure!(plan["stopped"].is_null(), "{plan:#}");
+    ensure!(ran.stderr.contains("failed, and all else was done"), "{}", ran.stderr);
+    let gone: Vec<bool> = (0..7).map(|n| !t.has(&format!("pods/u{n}"))).collect();
+    ensure!(gone == [true, false, false, true, false, true, true], "{gone:?} {plan:#}");
+    let failed: BTreeSet<String> =
+        steps(&plan).into_iter().filter(|(.., result)| result == "Failed").map(|(_, path, _)| path).collect();
+    ensure!([&memory, &over].iter().all(|path| failed.contains(path.to_str().unwrap_or("?"))), "{plan:#}");
+    for folder in [&memory, &over, &data] {
+        kept(folder)?;
+    }
+    Ok(Verdict::Passed)
+}
+
 /// A symlink where a folder of the kubelet's would be leads nowhere.
 fn stops_at_a_symlink(node: &mut Node) -> Result<Verdict> {
     let outside = source(node, "x")?;
@@ -556,7 +594,7 @@ fn fuse_stopped(node: &mut Node) -> Result<Verdict> {
     bind(&data, &t.volume("u2", "nfs", "v")?)?;
     fuse.signal(rustix::process::Signal::STOP)?;
     let begun = Instant::now();
-    let plan = clean(node, &["--yes"])?.expect(3)?.json()?;
+    let plan = clean(node, &["--yes"])?.expect(1)?.json()?;
     ensure!(begun.elapsed() < IN_TIME, "it took {:?}", begun.elapsed());
     ensure!(!t.has("pods/u2") && node.mounts()? == [hung.clone()], "{plan:#}");
     ensure!(steps(&plan).iter().any(|(.., result)| result == "Failed"), "{plan:#}");
@@ -585,7 +623,7 @@ fn busy(node: &mut Node) -> Result<Verdict> {
     let left = node.mounts();
     inside.kill()?;
     inside.wait()?;
-    let plan = ran?.expect(3)?.json()?;
+    let plan = ran?.expect(1)?.json()?;
     ensure!(left? == [global.clone()], "{plan:#}");
     let failed: Vec<_> = steps(&plan).into_iter().filter(|(.., result)| result == "Failed").collect();
     ensure!(failed.len() == 1 && failed[0].1 == global.to_str().unwrap_or("?"), "{plan:#}");

@@ -295,7 +295,7 @@ fn codes_of_the_driver(node: &mut Node) -> Result<Verdict> {
         bind(&data, &tree(node).volume("u9", "nfs", "v")?)?;
         world.order(call, &Fault::always(internal()))?;
         let unstaged = world.calls("NodeUnstageVolume")?.0;
-        let plan = clean(node, &["--yes"])?.expect(3)?.json()?;
+        let plan = clean(node, &["--yes"])?.expect(1)?.json()?;
         let of_device = call == "NodeUnstageVolume";
         // Nobody unmounts behind the driver's back, and nothing is unstaged that is published.
         ensure!(world.is_mounted(&global)? && world.is_mounted(&world.target("u1"))? != of_device, "{plan:#}");
@@ -359,7 +359,7 @@ fn lies(node: &mut Node) -> Result<Verdict> {
             bind(&data, &tree(node).volume("u9", "nfs", "v")?)?;
             let unstaged = world.calls("NodeUnstageVolume")?.0;
             world.order(call, &Fault::always(Action::Lie))?;
-            let plan = clean(node, &["--yes"])?.expect(3)?.json()?;
+            let plan = clean(node, &["--yes"])?.expect(1)?.json()?;
             ensure!(world.is_mounted(&global)?, "{plan:#}");
             if call == "NodeUnpublishVolume" {
                 kept(&world.target("u1"))?;
