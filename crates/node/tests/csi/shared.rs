@@ -1,6 +1,9 @@
 //! B07, B10, B12: users, stages and their ends.
 
+use std::time::Duration;
+
 use refloat_node::VolumeState;
+use refloat_node::sources::manifests::SETTLE;
 use refloat_test_csi_driver::{Action, Event, Fault};
 use refloat_test_support::Outcome;
 
@@ -78,15 +81,14 @@ fn no_two_calls_for_a_volume_overlap() -> Outcome {
             world.driver.faults().order(call, &Fault::always(Action::Slow(120))).unwrap();
         }
         let running = world.stage.run();
-        for round in 0..25 {
-            if round % 2 == 0 {
-                world.stage.remove_manifest("pod.yaml");
-            } else {
-                world.stage.manifest("pod.yaml", &kind.pod("u1"));
-            }
-            // At all moments of a call.
-            std::thread::sleep(std::time::Duration::from_millis(20 + 11 * round));
+        // The wish changes at all moments of the calls. A pod counts as gone once its folder has been left alone.
+        for round in 0..8 {
+            world.stage.remove_manifest("pod.yaml");
+            std::thread::sleep(SETTLE + Duration::from_millis(20 + 45 * round));
+            world.stage.manifest("pod.yaml", &kind.pod("u1"));
+            std::thread::sleep(Duration::from_millis(20 + 45 * round));
         }
+        world.stage.remove_manifest("pod.yaml");
         wait_for("the end of it", || world.stage.files("pods").is_empty() && world.stage.files("plugins").is_empty());
         running.stop();
         world.assert_clean();

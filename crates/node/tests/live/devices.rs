@@ -58,7 +58,7 @@ fn a_missing_record_hides_no_user() -> Outcome {
     }
     drop(store);
     // Nobody can tell whether u2 is wanted, so its mount stays, and with it the device.
-    stage.manifest("u2.yaml", "{ no yaml");
+    stage.manifest("u2.yaml", "{apiVersion: v1, kind: Pod, metadata: {name: pod-u2, uid: u2}}\n");
     stage.remove_manifest("u1.yaml");
     let outcome = stage.settle();
     assert!(stage.is_mounted(GLOBAL) && stage.is_mounted(&of_pod("u2")));
