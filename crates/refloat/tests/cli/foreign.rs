@@ -1,6 +1,6 @@
 //! A tree that a kubelet made, without a record: every plugin, damage, and what a scan does to it, which is nothing.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
@@ -27,12 +27,38 @@ struct Case {
     folder: &'static str,
     /// Its global mount, below `plugins/`.
     global: Option<&'static str>,
-    /// What the mount table has as its source.
+    /// What the mount table has as its source; empty if the volume is a plain folder with a marker.
     source: &'static str,
-    /// The volume as it is to be told.
+    /// The volume as it is to be told, with its name if that is not the folder's.
     told: Value,
-    /// What comes behind the plugin's name in the unique name; of the pod and the folder if it is empty.
+    /// What comes behind the plugin's name in the unique name; of the pod and the name if it is empty.
     unique: &'static str,
+}
+
+/// A unique name that nobody can tell.
+const UNKNOWN: &str = "?";
+
+impl Case {
+    fn name(&self) -> &str {
+        self.told["name"].as_str().unwrap_or(self.folder)
+    }
+
+    fn unique_name(&self) -> Value {
+        match self.unique {
+            UNKNOWN => Value::Null,
+            "" => format!("{}/{POD}-{}", self.plugin, self.name()).into(),
+            unique => format!("{}/{unique}", self.plugin).into(),
+        }
+    }
+
+    /// The unique name of its device, which is known by the global path alone.
+    fn device_name(&self) -> Value {
+        if self.unique.is_empty() { Value::Null } else { self.unique_name() }
+    }
+
+    fn is_mount(&self) -> bool {
+        !self.source.is_empty()
+    }
 }
 
 #[rustfmt::skip] // a table
@@ -70,6 +96,14 @@ fn cases() -> Vec<Case> {
         case("kubernetes.io/scaleio", "sio", None, "dev", json!({ "scaleIO": {} }), ""),
         case("kubernetes.io/quobyte", "qb", None, "dev", json!({ "quobyte": {} }), ""),
         case("kubernetes.io/flocker", "fl", None, "dev", json!({ "flocker": {} }), ""),
+        // A checksum of the disk's URI, and `m` if the disk is a managed one.
+        case("kubernetes.io/azure-disk", "ad", Some("kubernetes.io/azure-disk/mounts/m1234"), "dev",
+            json!({ "azureDisk": { "kind": "Managed" } }), UNKNOWN),
+        case("kubernetes.io/azure-disk", "blob", Some("kubernetes.io/azure-disk/mounts/b1234"), "dev",
+            json!({ "azureDisk": {} }), UNKNOWN),
+        case("kubernetes.io/storageos", "pv.ns.vol", Some("kubernetes.io~storageos/mounts/pv.ns.vol"), "dev",
+            json!({ "name": "pv", "storageos": { "volumeNamespace": "ns", "volumeName": "vol" } }), ""),
+        case("kubernetes.io/git-repo", "git", None, "", json!({ "gitRepo": {} }), ""),
         case("acme/nfs", "flex", Some("kubernetes.io/flexvolume/acme/nfs/mounts/flex"), "dev",
             json!({ "flexVolume": { "driver": "acme/nfs" } }), "flex"),
         case("lone", "alone", None, "dev", json!({ "flexVolume": { "driver": "lone" } }), ""),
@@ -96,6 +130,11 @@ fn make(node: &Node, case: &Case) -> Result<PathBuf> {
     let path = root(node).join(format!("pods/{POD}/volumes/{}/{}", case.plugin.replace('/', "~"), case.folder));
     std::fs::create_dir_all(&path)?;
     match case.global {
+        None if !case.is_mount() => {
+            let marker = root(node).join(format!("pods/{POD}/plugins/kubernetes.io~empty-dir/wrapped_{}", case.folder));
+            std::fs::create_dir_all(&marker)?;
+            std::fs::write(marker.join("ready"), "")?;
+        }
         None => mount(case.source, &path)?,
         Some(global) => {
             let global = root(node).join("plugins").join(global);
@@ -124,17 +163,14 @@ fn every_plugin(node: &mut Node) -> Result<Verdict> {
     ensure!(scan["leftovers"] == json!([]), "{scan:#}");
     for (case, path) in cases.iter().zip(&paths) {
         let found = entry(&scan, "volumes", path)?;
-        let unique = match case.unique {
-            "" => format!("{}/{POD}-{}", case.plugin, case.folder),
-            unique => format!("{}/{unique}", case.plugin),
-        };
         let mut told = case.told.clone();
-        told["name"] = case.folder.into();
+        told["name"] = case.name().into();
         for (field, want) in [
             ("plugin", json!(case.plugin)),
             ("specName", json!(case.folder)),
-            ("uniqueName", json!(unique)),
-            ("mounted", json!(true)),
+            ("uniqueName", case.unique_name()),
+            ("mode", json!("Filesystem")),
+            ("mounted", json!(case.is_mount())),
             ("state", json!("Mounted")),
             ("record", json!("Missing")),
             ("reconstruction", json!("Partial")),
@@ -144,15 +180,17 @@ fn every_plugin(node: &mut Node) -> Result<Verdict> {
             ensure!(found[field] == want, "{field} of {}: {found:#}, not {want:#}", path.display());
         }
         // Nothing that was told is said to be lost as well.
-        ensure!(found["lost"][0] == "persistentVolume", "{found:#}");
-        let (source, fields) = case.told.as_object().and_then(|told| told.iter().next()).context("no source")?;
+        let own = case.plugin == "kubernetes.io/git-repo";
+        ensure!((found["lost"][0] == "persistentVolume") != own, "{found:#}");
+        let source = case.told.as_object().and_then(|told| told.iter().find(|(name, _)| *name != "name"));
+        let (source, fields) = source.context("no source")?;
         for field in fields.as_object().into_iter().flatten().map(|(name, _)| format!("{source}.{name}")) {
             ensure!(!found["lost"].as_array().into_iter().flatten().any(|lost| *lost == field), "{found:#}");
         }
         let Some(global) = case.global else { continue };
         let device = entry(&scan, "devices", &root(node).join("plugins").join(global))?;
         ensure!(
-            device["uniqueName"] == unique && device["users"] == json!([POD]) && device["mounted"] == true,
+            device["uniqueName"] == case.device_name() && device["users"] == json!([POD]) && device["mounted"] == true,
             "{device:#}"
         );
     }
@@ -160,25 +198,28 @@ fn every_plugin(node: &mut Node) -> Result<Verdict> {
     let once = node.once()?.expect(3)?.json()?;
     ensure!(once["volumes"] == json!([]), "{once:#}");
     ensure!(node::files(&root(node).join("pods"))? == Vec::<PathBuf>::new(), "{once:#}");
-    // Devices that need more than an unmount stay, and say so.
-    let stay = ["iscsi/", "fc/", "rbd/", "flexvolume/"];
-    let global = cases.iter().filter_map(|case| case.global);
-    let stay: BTreeSet<PathBuf> = global
-        .filter(|global| stay.iter().any(|kind| global.starts_with(&format!("kubernetes.io/{kind}"))))
-        .map(|global| root(node).join("plugins").join(global))
+    // Devices that need more than an unmount stay, and say so. So do those that nobody can name.
+    let more = ["iscsi/", "fc/", "rbd/", "flexvolume/"];
+    let needs_more = |global: &str| more.iter().any(|kind| global.starts_with(&format!("kubernetes.io/{kind}")));
+    let with_global = cases.iter().filter_map(|case| Some((case, case.global?)));
+    let stay: BTreeMap<PathBuf, &str> = with_global
+        .filter(|(case, global)| needs_more(global) || case.device_name().is_null())
+        .map(|(_, global)| {
+            let code = if needs_more(global) { "DeviceNotUndone" } else { "RecordMissing" };
+            (root(node).join("plugins").join(global), code)
+        })
         .collect();
-    ensure!(node.mounts()?.into_iter().collect::<BTreeSet<_>>() == stay, "{:?}", node.mounts()?);
-    for path in &stay {
+    ensure!(node.mounts()?.iter().collect::<BTreeSet<_>>() == stay.keys().collect(), "{:?}", node.mounts()?);
+    for (path, code) in &stay {
         let device = entry(&once, "devices", path)?;
-        ensure!(device["problems"].to_string().contains("DeviceNotUndone"), "{device:#}");
+        ensure!(device["problems"].to_string().contains(code) && device["users"] == json!([]), "{device:#}");
     }
     Ok(Verdict::Passed)
 }
 
 /// What the kubelet never sees: global mounts, and their folders, that no pod's folder accounts for.
 fn devices_alone(node: &mut Node) -> Result<Verdict> {
-    let mut globals: Vec<_> = cases().into_iter().filter_map(|case| Some((case.global?, case.plugin))).collect();
-    globals.push(("kubernetes.io~storageos/mounts/pv.ns.vol", "kubernetes.io/storageos"));
+    let globals: Vec<_> = cases().into_iter().filter_map(|case| Some((case.global?, case.plugin))).collect();
     for mounted in [false, true] {
         for (global, plugin) in &globals {
             let path = root(node).join("plugins").join(global);
