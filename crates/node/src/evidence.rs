@@ -20,7 +20,7 @@ use refloat_record::{BootId, Loaded, OpenError, PodUid};
 use refloat_volume::{ForeignFile, ForeignRecord, Host, Problem, layout};
 
 pub use block::{Blocks, Loops, MapPlace};
-pub(crate) use walk::open as open_beneath;
+pub(crate) use walk::{is_volume, open as open_beneath};
 
 /// What the folders below the node root say: names only.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

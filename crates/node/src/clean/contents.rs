@@ -2,6 +2,7 @@
 
 use std::ffi::OsStr;
 use std::os::fd::AsFd;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -10,6 +11,7 @@ use refloat_record::PodUid;
 use refloat_volume::{holds_only_payload, layout};
 
 use super::known_files;
+use crate::evidence::is_volume;
 
 /// How long one folder's content is counted. What is larger is told as at least so much.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -109,7 +111,8 @@ fn strays(dir: &Dir, pod: &Path, rel: &Path, known: &[PathBuf], found: &mut Vec<
         let parts: Vec<&OsStr> = child.iter().collect();
         let is = |part: usize, name: &str| parts.get(part).is_some_and(|p| *p == name);
         // Volumes are judged on their own.
-        if parts.len() == 3 && (is(0, layout::VOLUMES) || is(0, layout::VOLUME_DEVICES)) {
+        let names: Vec<&[u8]> = parts.iter().map(|part| part.as_bytes()).collect();
+        if is_volume(&names, entry.kind == EntryKind::Dir) {
             continue;
         }
         if parts.len() == 4 && is(0, layout::PLUGINS) && is(1, "kubernetes.io~empty-dir") && is(3, "ready") {

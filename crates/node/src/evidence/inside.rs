@@ -16,7 +16,7 @@ use refloat_volume::plugins::csi::{TEMPORARY_VOL_DATA, look_for_vol_data};
 use refloat_volume::{ForeignFile, layout};
 use rustix::fs::{FileType, OFlags};
 
-use super::walk::{Entry, Lister, open};
+use super::walk::{Entry, Lister, is_volume, open};
 use super::{PodTree, VolumeFolder};
 
 /// How deep a gone pod's folder is searched for files. The kubelet's own folders are four deep.
@@ -153,7 +153,7 @@ pub(super) fn beside_stages(root: &NodeRoot, folders: &[PathBuf], records: &[Rec
         .collect()
 }
 
-/// Whether any file that is no marker lies in the pod's folder outside `volumes/*/*`.
+/// Whether any file that is no marker lies in the pod's folder outside its volumes.
 fn has_files(root: &NodeRoot, lister: &mut Lister, pod: &PodTree) -> Option<bool> {
     let dir = root.open_dir(&pod.path).ok().flatten()?;
     let entries = lister.entries(&dir).ok()?;
@@ -165,9 +165,8 @@ fn any_file(lister: &mut Lister, dir: impl AsFd, entries: &[Entry], path: &Path,
         let path = path.join(entry.path());
         let parts: Vec<&[u8]> = path.iter().map(OsStrExt::as_bytes).collect();
         match parts.as_slice() {
-            [b"volumes" | b"volumeDevices", _, _]
-            | [b"volume-subpaths", _, _, _]
-            | [b"plugins", b"kubernetes.io~empty-dir", _, b"ready"] => continue,
+            [b"volume-subpaths", _, _, _] | [b"plugins", b"kubernetes.io~empty-dir", _, b"ready"] => continue,
+            parts if is_volume(parts, entry.kind == FileType::Directory) => continue,
             _ => {}
         }
         let name = CString::from(entry.name.as_c_str());

@@ -272,6 +272,17 @@ impl Walk<'_> {
     }
 }
 
+/// Whether what is at this path, from a pod's folder on, is taken for a volume, or for what is left of one of this program's own,
+/// and so is no part of the pod's own folder. It is not if its name is no text: no volume is called so.
+pub(crate) fn is_volume(path: &[&[u8]], is_dir: bool) -> bool {
+    let &[top @ (b"volumes" | b"volumeDevices"), plugin, name] = path else { return false };
+    let (Ok(_), Ok(name)) = (std::str::from_utf8(plugin), std::str::from_utf8(name)) else { return false };
+    if name.starts_with(refloat_volume::block::TEMPORARY) {
+        return top == b"volumeDevices";
+    }
+    is_dir || ForeignForm::of_name(name).is_none()
+}
+
 /// Whether an entry is a folder. Some file systems do not tell in the directory read; opening without crossing a
 /// mount tells there.
 pub(super) fn is_dir(at: impl AsFd, entry: &Entry) -> bool {

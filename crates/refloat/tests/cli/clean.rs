@@ -3,6 +3,8 @@
 //! No file of a user may be lost in any of these, whatever the command says: each test looks at its files at the end.
 
 use std::collections::BTreeSet;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -22,6 +24,7 @@ pub(crate) const TESTS: &[(&str, Test)] = &[
     ("clean_b05_wanted_pods_keep_all", wanted_pods_keep_all),
     ("clean_b07_a_device_under_its_second_user", second_user),
     ("clean_b19_files_that_are_known_and_not", known_files),
+    ("clean_names_files_in_folders_whose_name_is_no_text", names_that_are_no_text),
     ("clean_b26_layers", layers),
     ("clean_b42_a_root_behind_a_symlink", root_behind_a_symlink),
     ("clean_needs_a_pod_to_be_gone_for_a_while", grace),
@@ -299,6 +302,60 @@ fn known_files(node: &mut Node) -> Result<Verdict> {
     ensure!(!t.has("pods/u1"), "{:#}", ran.json()?);
     let x = node.root.join("pods/u2/volumes/kubernetes.io~csi/pv1/x");
     ensure!(std::fs::read_to_string(x)? == "somebody's" && t.has("pods/u2/containers/main/ffffffff"));
+    Ok(Verdict::Passed)
+}
+
+/// No volume is called so, and what is in such a folder is somebody's all the same.
+fn names_that_are_no_text(node: &mut Node) -> Result<Verdict> {
+    let bad = OsStr::from_bytes(b"scr\xffatch");
+    let at = |uid: &str, plugin: &OsStr, name: &OsStr| {
+        node.root.join("pods").join(uid).join("volumes").join(plugin).join(name)
+    };
+    let empty_dir = OsStr::new("kubernetes.io~empty-dir");
+    let places = [
+        ("u1", at("u1", empty_dir, bad).join("deep/file")),
+        ("u2", at("u2", bad, "v".as_ref()).join("file")),
+        ("u3", at("u3", empty_dir, bad)),
+        // Another program's file, of a volume that is gone.
+        ("u4", at("u4", "kubernetes.io~nfs".as_ref(), "gone~pv.json".as_ref())),
+        // Beside a volume.
+        ("u5", at("u5", empty_dir, bad).join("file")),
+    ];
+    for (_, file) in &places {
+        std::fs::create_dir_all(file.parent().context("no folder")?)?;
+        std::fs::write(file, "keep")?;
+    }
+    tree(node).volume("u5", "empty-dir", "other")?;
+    // One with nothing in it.
+    std::fs::create_dir_all(at("u6", empty_dir, bad))?;
+    let before = picture(node)?;
+    let scan = node.scan()?.expect(3)?.json()?;
+    ensure!(picture(node)? == before);
+    for (uid, kind) in [
+        ("u1", Some("PodDirWithData")),
+        ("u2", Some("PodDirWithData")),
+        ("u3", Some("PodDirWithData")),
+        ("u4", Some("PodDirWithData")),
+        ("u5", None),
+        ("u6", Some("EmptyPodDir")),
+    ] {
+        let folder = node.root.join("pods").join(uid).display().to_string();
+        let found = scan["leftovers"].as_array().into_iter().flatten().find(|l| l["path"] == folder.as_str());
+        ensure!(found.map(|found| found["kind"].as_str()) == kind.map(Some), "{uid}: {found:#?}");
+    }
+    let names = scan["problems"].as_array().into_iter().flatten().filter(|p| p["code"] == "UnreadableName").count();
+    ensure!(names == 5, "{:#}", scan["problems"]);
+    for args in [&[][..], &["--yes"], &["--yes", "--delete-ephemeral"]] {
+        let plan = clean(node, args)?.expect(3)?.json()?;
+        for (uid, file) in &places {
+            let shown = file.to_string_lossy().replace(char::REPLACEMENT_CHARACTER, r"\xff");
+            let one = plan["kept"].as_array().into_iter().flatten().find(|k| k["path"] == shown.as_str());
+            let one = one.with_context(|| format!("{uid}: {shown} is not in {plan:#}"))?;
+            ensure!(one["code"] == "DataKept" && one["bytes"] == 4, "{one:#}");
+            ensure!(std::fs::read_to_string(file)? == "keep");
+        }
+    }
+    ensure!(!tree(node).has("pods/u6"), "what is empty is left");
     Ok(Verdict::Passed)
 }
 
