@@ -52,8 +52,8 @@ pub(crate) struct Job {
     pub(crate) checkpoint: Option<PodCheckpoint>,
     /// How many times in a row it failed before.
     pub(crate) failures: u32,
-    /// The driver that is asked, if one is.
-    pub(crate) driver: Option<String>,
+    /// What it may have to wait for outside of this node ([`refloat_volume::Plugin::lane`]).
+    pub(crate) lane: Option<String>,
     /// Whether the mount of a dead file system may be taken away by force: its pod is gone, and an ordinary unmount has
     /// failed for long.
     pub(crate) force: Option<Force>,

@@ -3,6 +3,7 @@
 //! - [`in_one_namespace`]: all tests in this process, in a private mount namespace, on a tmpfs of their own.
 //! - [`in_one_process_each`]: a process and a namespace for each test.
 //! - [`as_nobody`]: the same program once more, as an ordinary user.
+//! - [`with_tools`]: the same program with scripts of ours in its `PATH`.
 //! - [`corpus()`]: the seeds of a fuzz target.
 //! - [`RealNode`](real_node::RealNode): a real kubelet with its API server and real containers.
 //!
@@ -13,6 +14,7 @@ mod namespace;
 mod processes;
 pub mod real_node;
 mod skip;
+mod tools;
 
 pub use libtest_mimic::{Arguments, Failed, Trial};
 
@@ -20,6 +22,7 @@ pub use corpus::corpus;
 pub use namespace::{base, enter, in_one_namespace, run};
 pub use processes::{as_nobody, in_one_process_each, is_as_nobody};
 pub use skip::{Outcome, Run, Skip, Test, Verdict, skip, trial};
+pub use tools::{MOUNT_NFS, with_tools, write_tool};
 
 /// Lists functions as tests: `tests!(a, b);` makes `TESTS`, in which each is named by its module and itself.
 ///

@@ -271,6 +271,17 @@ pub trait Plugin: Send + Sync + std::fmt::Debug {
         None
     }
 
+    /// What the volume hangs on outside of this node, if on anything: operations on volumes with the same answer hold up one
+    /// another and no others.
+    fn lane(&self, spec: &VolumeSpec) -> Option<String> {
+        self.driver(spec)
+    }
+
+    /// The same for what a record describes.
+    fn recorded_lane(&self, recorded: Recorded<'_>) -> Option<String> {
+        self.recorded_driver(recorded)
+    }
+
     /// Rebuilds a device without a record, from another program's file beside its global mount. `rel` is the global
     /// mount's path relative to the node root. `Err` says why the file cannot be believed.
     #[allow(clippy::wrong_self_convention)] // says what the device is made from; the plugin makes it
@@ -399,6 +410,17 @@ impl<'a> SetUp<'a> {
         let mount =
             mount.map(recorded).or_else(|| if self.mounted { self.record.and_then(|r| r.mount.clone()) } else { None });
         self.announcer.announce(mount, provider_info)?;
+        Ok(Announced { host: self.host, path: self.path })
+    }
+
+    /// The same for a mount that another program makes at the volume's path: as far as it is known before that program runs
+    /// (no id), and again as the mount table then shows it.
+    pub fn announce_found(
+        &self,
+        mount: RecordedMount,
+        provider_info: Option<Verbatim>,
+    ) -> Result<Announced<'a>, VolumeError> {
+        self.announcer.announce(Some(mount), provider_info)?;
         Ok(Announced { host: self.host, path: self.path })
     }
 

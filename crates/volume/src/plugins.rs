@@ -8,6 +8,7 @@ pub mod host_path;
 pub(crate) mod known;
 pub mod local;
 mod marker;
+pub mod nfs;
 mod payload_volume;
 pub mod projected;
 pub mod secret;
@@ -32,6 +33,7 @@ pub(crate) fn all() -> Vec<Box<dyn Plugin>> {
         Box::new(empty_dir::EmptyDir),
         Box::new(host_path::HostPath),
         Box::new(local::Local),
+        Box::new(nfs::Nfs),
         Box::new(projected::Projected),
         Box::new(secret::Secret),
     ];

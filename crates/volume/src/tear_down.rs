@@ -89,7 +89,7 @@ pub(crate) fn is_own(mount: Mount<'_>, expected: &RecordedMount) -> bool {
         return true;
     }
     let same = |announced: &str, seen: &str| announced.is_empty() || announced == seen;
-    !expected.fs_type.is_empty()
+    !(expected.fs_type.is_empty() && expected.source.is_empty())
         && same(&expected.fs_type, &mount.fs_type())
         && same(&expected.source, &mount.source())
         && (expected.root.is_empty() || living_root(Path::new(&expected.root)) == living_root(mount.root()))

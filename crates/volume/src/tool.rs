@@ -18,6 +18,9 @@ const MAX_OUTPUT: usize = 64 << 10;
 /// Where tools are looked for beyond the manager's own `PATH`: a service's `PATH` often lacks the `sbin` folders.
 const SYSTEM_PATH: &str = "/usr/sbin:/usr/bin:/sbin:/bin";
 
+/// The most of it that a message has, in characters.
+const MAX_SAID: usize = 1000;
+
 /// What a tool did.
 #[derive(Debug, Clone)]
 pub struct ToolOutput {
@@ -36,7 +39,7 @@ impl ToolOutput {
             return Ok(self);
         }
         let said = if self.stderr.iter().all(u8::is_ascii_whitespace) { &self.stdout } else { &self.stderr };
-        let stderr = String::from_utf8_lossy(said).trim().to_owned();
+        let stderr = in_a_message(said);
         Err(ToolError::Failed { program: program.to_owned(), code: self.code, stderr })
     }
 }
@@ -111,6 +114,21 @@ pub fn run_tool(program: &str, args: &[&std::ffi::OsStr], deadline: Duration) ->
             Err(start_error(source))
         }
     }
+}
+
+/// What a tool said, as a part of a message: not more than fits, and nothing that a terminal would obey.
+fn in_a_message(said: &[u8]) -> String {
+    let text = String::from_utf8_lossy(said);
+    let text = text.trim();
+    let mut shown: String = text
+        .chars()
+        .take(MAX_SAID)
+        .map(|c| if c.is_control() && c != '\n' { char::REPLACEMENT_CHARACTER } else { c })
+        .collect();
+    if text.chars().nth(MAX_SAID).is_some() {
+        shown.push_str(" …");
+    }
+    shown
 }
 
 /// Kills the child's process group and collects the child. It has not been waited for, so its id, which is the

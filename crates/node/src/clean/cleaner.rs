@@ -366,7 +366,7 @@ impl Cleaner {
             adopt: None,
             checkpoint: None,
             failures,
-            driver: unit.driver.clone(),
+            lane: unit.driver.clone(),
             force: options.force.then_some(Force { lazy: true }),
             clear_payload: unit.clear_payload,
         };

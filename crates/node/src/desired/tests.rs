@@ -59,7 +59,7 @@ fn every_volume_of_a_pod_is_wanted_also_one_that_no_container_mounts() {
 #[test]
 fn what_cannot_be_resolved_waits_and_stops_nothing_else() {
     let volumes = "volumes: [{name: a, emptyDir: {}}, {name: b, configMap: {name: none}}, {name: c, secret: {secretName: none}}, \
-                   {name: d, nfs: {server: s, path: /e}}, {name: f, tomorrow: {}}, {name: e, persistentVolumeClaim: {claimName: none}}]";
+                   {name: d, rbd: {monitors: [m], image: i}}, {name: f, tomorrow: {}}, {name: e, persistentVolumeClaim: {claimName: none}}]";
     let text = pod("p", UID, &format!("{CONTAINERS}, {volumes}"));
     let (desired, _folder) = desired(&[("p.yaml", &text)], &[]);
     let pod = only(&desired);

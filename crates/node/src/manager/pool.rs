@@ -1,7 +1,7 @@
 //! The workers: threads that carry operations out, one at a time each.
 //!
-//! What is asked of a driver has a lane of its own for each driver, with as many threads as there are workers, started when
-//! there is something to ask: a driver that hangs holds up its own volumes and no others. With one worker everything has
+//! What is asked of a driver, or of a server, has a lane of its own for each of them, with as many threads as there are
+//! workers, started when there is something to ask: one that hangs holds up its own volumes and no others. With one worker everything has
 //! one lane and is done in the plan's order.
 //!
 //! A job that takes longer than its deadline cannot be stopped: its thread may be in a system call that does not return.
@@ -41,7 +41,7 @@ struct Shared {
     wake: OwnedFd,
 }
 
-/// The driver that a lane is for; none for everything else.
+/// What a lane is for ([`refloat_volume::Plugin::lane`]); none for everything else.
 type LaneName = Option<String>;
 
 #[derive(Debug, Default)]
@@ -140,7 +140,7 @@ impl Pool {
     pub(crate) fn submit(&mut self, jobs: impl IntoIterator<Item = Job>) -> std::io::Result<()> {
         let mut state = self.shared.state();
         for job in jobs {
-            let lane = job.driver.clone().filter(|_| self.workers > 1);
+            let lane = job.lane.clone().filter(|_| self.workers > 1);
             state.lane(&lane).queue.push_back((self.next_job, job));
             self.next_job += 1;
         }

@@ -213,11 +213,11 @@ impl Manager {
             checkpoint: None,
             force: None,
             failures: 0,
-            driver: None,
+            lane: None,
             clear_payload: false,
         };
         job.failures = self.retries.failures(&job.operation.excludes()[0]);
-        job.driver = self.driver(&job.operation);
+        job.lane = self.lane(&job.operation);
         match &job.operation {
             Operation::AdmitPod { pod, .. } => {
                 job.checkpoint = self.desired.pods.get(pod).map(|pod| PodCheckpoint {
@@ -251,15 +251,15 @@ impl Manager {
         job
     }
 
-    /// The driver that the operation asks, if it asks one.
-    fn driver(&self, operation: &Operation) -> Option<String> {
+    /// What the operation may have to wait for outside of this node.
+    fn lane(&self, operation: &Operation) -> Option<String> {
         let plugin = |name| self.executor.plugins.by_name(name);
         match operation {
             Operation::SetUp { volume, .. } | Operation::MountDevice { volume, .. } => {
-                plugin(&volume.key.plugin)?.driver(&volume.spec)
+                plugin(&volume.key.plugin)?.lane(&volume.spec)
             }
-            Operation::TearDown { record, .. } => plugin(&record.plugin)?.recorded_driver((&**record).into()),
-            Operation::UnmountDevice { record, .. } => plugin(&record.plugin)?.recorded_driver((&**record).into()),
+            Operation::TearDown { record, .. } => plugin(&record.plugin)?.recorded_lane((&**record).into()),
+            Operation::UnmountDevice { record, .. } => plugin(&record.plugin)?.recorded_lane((&**record).into()),
             Operation::AdmitPod { .. }
             | Operation::ForgetPod { .. }
             | Operation::UnmountLeftover { .. }

@@ -17,6 +17,7 @@ mod devices;
 mod hung;
 mod life;
 mod manifests;
+mod nfs;
 mod root;
 mod running;
 mod stage;
@@ -25,7 +26,7 @@ mod state_folder;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    refloat_test_support::in_one_namespace(&[
+    let tests = [
         block::TESTS,
         by_hand::TESTS,
         changed::TESTS,
@@ -34,8 +35,11 @@ fn main() -> ExitCode {
         hung::TESTS,
         life::TESTS,
         manifests::TESTS,
+        nfs::TESTS,
         root::TESTS,
         running::TESTS,
         state_folder::TESTS,
-    ])
+    ];
+    let tools = [refloat_test_support::MOUNT_NFS];
+    refloat_test_support::with_tools(&tools, || refloat_test_support::in_one_namespace(&tests))
 }

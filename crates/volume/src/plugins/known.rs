@@ -57,6 +57,9 @@ impl Instead {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Known(&'static Kind);
 
+/// NFS, without its SetUp.
+pub(crate) const NFS: Known = Known(&kinds::NFS);
+
 /// All of them but flexVolume, whose names are the drivers' own.
 pub(crate) fn all() -> impl Iterator<Item = Known> {
     KINDS.iter().map(Known)
@@ -149,14 +152,17 @@ fn not_set_up(spec: &VolumeSpec, instead: Instead) -> VolumeError {
     ))
 }
 
-fn plain_tear_down(step: &TearDown<'_>) -> Result<(), VolumeError> {
-    let path = step.record.path.as_ref().ok_or_else(|| {
-        VolumeError::Refused(Problem::new(
-            "NoFolder",
-            "the record of a volume that is a mount has no path",
-            "the record was changed by hand or by another program; `refloat record show` prints it",
-        ))
-    })?;
+pub(crate) fn no_folder() -> VolumeError {
+    VolumeError::Refused(Problem::new(
+        "NoFolder",
+        "the record of a volume that is a mount has no path",
+        "the record was changed by hand or by another program; `refloat record show` prints it",
+    ))
+}
+
+/// TearDown of what is one mount: a plain unmount and an rmdir.
+pub(crate) fn plain_tear_down(step: &TearDown<'_>) -> Result<(), VolumeError> {
+    let path = step.record.path.as_ref().ok_or_else(no_folder)?;
     crate::unmount_nested(step.host, path)?;
     let expected = step.host.announced_mount(step.record.mount.as_ref(), &step.record.boot_id);
     crate::unmount_own_layers(step.host, path, expected.as_ref())?;

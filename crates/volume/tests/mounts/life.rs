@@ -11,7 +11,7 @@ use refloat_test_support::Skip;
 use refloat_volume::{DeviceOutcome, Payload, PayloadFile, Plugins, SpecError};
 use serde_json::json;
 
-use crate::node::{Crash, Life, Node, gid, kernels};
+use crate::node::{Crash, Life, Node, gid, kernels, mount_tmpfs};
 
 refloat_test_support::tests![every_plugin_survives_a_crash_at_each_step, every_plugin_can_be_torn_down_after_a_crash];
 
@@ -91,6 +91,12 @@ fn samples<'n>(node: &'n Node, plugin: &str) -> (Vec<(&'static str, Life<'n>)>, 
         "kubernetes.io/downward-api" => vec![("", content(inline(json!({ "name": "v", "downwardAPI": {} }))))],
         "kubernetes.io/projected" => {
             vec![("", content(inline(json!({ "name": "v", "projected": { "sources": [] } }))))]
+        }
+        "kubernetes.io/nfs" => {
+            // The helper is `refloat_test_support::MOUNT_NFS`.
+            let export = node.host_dir("export");
+            mount_tmpfs(&format!("files.example:{}", export.display()), &export);
+            vec![("", inline(json!({ "name": "v", "nfs": { "server": "files.example", "path": export } })))]
         }
         // A driver makes it: `crates/node/tests/csi` has its life, with a real one.
         "kubernetes.io/csi" => vec![],

@@ -19,7 +19,7 @@ mod tear_down;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    refloat_test_support::in_one_namespace(&[
+    let tests = [
         block::TESTS,
         empty_dir::TESTS,
         host_path::TESTS,
@@ -28,5 +28,7 @@ fn main() -> ExitCode {
         payload::TESTS,
         sub_path::TESTS,
         tear_down::TESTS,
-    ])
+    ];
+    let tools = [refloat_test_support::MOUNT_NFS];
+    refloat_test_support::with_tools(&tools, || refloat_test_support::in_one_namespace(&tests))
 }

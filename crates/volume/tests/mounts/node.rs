@@ -401,14 +401,14 @@ impl Node {
     fn shows(&self, path: &Path, recorded: Option<&RecordedMount>) -> bool {
         let table = self.table();
         let Some((top, recorded)) = table.at(path).zip(recorded) else { return false };
-        match (top.id(), recorded.id) {
-            (Some(id), Some(recorded)) => id.0 == recorded,
-            _ => {
-                top.fs_type() == recorded.fs_type
-                    && top.source() == recorded.source
-                    && top.root() == Path::new(&recorded.root)
-            }
+        if let (Some(id), Some(recorded)) = (top.id(), recorded.id) {
+            return id.0 == recorded;
         }
+        // What was not known beforehand is not compared.
+        let same = |announced: &str, seen: &str| announced.is_empty() || announced == seen;
+        same(&recorded.fs_type, &top.fs_type())
+            && same(&recorded.source, &top.source())
+            && (recorded.root.is_empty() || top.root() == Path::new(&recorded.root))
     }
 }
 

@@ -111,19 +111,21 @@ const MOUNT: Kind = Kind {
 /// A disk that a controller attaches, mounted at a global path, whose last part is its name.
 const DISK: Kind = Kind { attachable: true, device_mountable: true, has_devices: true, device_name: as_it_is, ..MOUNT };
 
-pub(super) const KINDS: &[Kind] = &[
-    Kind {
-        name: "kubernetes.io/nfs",
-        source: "nfs",
-        fields: fields!("nfs": "server" "path" "readOnly"),
-        supports: has!(nfs),
-        tell: |seen| {
-            let source = seen.whole_source().unwrap_or_default();
-            names::nfs(&source)
-                .map_or_else(Told::new, |(server, path)| told([("server", server.into()), ("path", path.into())]))
-        },
-        ..MOUNT
+/// What paths and mounts tell of an NFS volume. It is set up by a module of its own.
+pub(super) static NFS: Kind = Kind {
+    name: "kubernetes.io/nfs",
+    source: "nfs",
+    fields: fields!("nfs": "server" "path" "readOnly"),
+    supports: has!(nfs),
+    tell: |seen| {
+        let source = seen.whole_source().unwrap_or_default();
+        names::nfs(&source)
+            .map_or_else(Told::new, |(server, path)| told([("server", server.into()), ("path", path.into())]))
     },
+    ..MOUNT
+};
+
+pub(super) const KINDS: &[Kind] = &[
     Kind {
         name: "kubernetes.io/iscsi",
         source: "iscsi",

@@ -1,0 +1,37 @@
+#!/bin/sh
+# Stands where the mount helper of NFS would, for kernels without its file system: an export is a folder of this machine,
+# at its own path, and what it is told is written beside that folder. What "<folder>.how" says is done instead of
+# what was asked.
+source=$1
+target=$2
+case $source in
+    \[*) path=${source#*]:} ;;
+    *) path=${source#*:} ;;
+esac
+echo "$*" >> "$path.calls"
+how=$(cat "$path.how" 2> /dev/null)
+case $how in
+    hang)
+        sleep 1000 &
+        echo $$ $! >> "$path.processes"
+        exec sleep 1000
+        ;;
+    garbage)
+        head -c 3000000 /dev/urandom >&2
+        exit 32
+        ;;
+    refuse)
+        echo "mount.nfs: access denied by server while mounting $source" >&2
+        exit 32
+        ;;
+    lie) exit 0 ;;
+    fuse) exec bindfs "$path" "$target" ;;
+esac
+mount --bind "$path" "$target" || exit
+case ,$4, in
+    *,ro,*) mount -o remount,bind,ro "$target" || exit ;;
+esac
+if [ "$how" = complain ]; then
+    echo "mount.nfs: mounted, and something else failed" >&2
+    exit 32
+fi
