@@ -53,8 +53,7 @@ impl<'a> Source<'a> {
             if source.volume_handle.is_empty() {
                 return Err(wrong(".volumeHandle", "is missing".into()));
             }
-            // What a unique name and a record can hold.
-            if source.volume_handle.len() > 2048 || source.volume_handle.contains('\0') {
+            if wrong_handle(&source.volume_handle) {
                 return Err(wrong(".volumeHandle", "is no volume id: it is too long, or holds a NUL byte".into()));
             }
         }
@@ -110,7 +109,7 @@ impl<'a> Source<'a> {
 /// # Source
 /// `GetPluginInfo` of the CSI specification: at most 63 characters, alphanumeric at both ends, with dashes and dots
 /// between.
-fn wrong_driver_name(name: &str) -> Option<String> {
+pub(super) fn wrong_driver_name(name: &str) -> Option<String> {
     if name.is_empty() {
         return Some("is missing".into());
     }
@@ -120,6 +119,11 @@ fn wrong_driver_name(name: &str) -> Option<String> {
     let taken = matches!(name, "pv" | "volumeDevices");
     let good = name.len() <= 63 && inside && end(name.chars().next()) && end(name.chars().next_back()) && !taken;
     (!good || DriverName::new(name).is_err()).then(|| format!("is {name:?}, which is no driver's name"))
+}
+
+/// Whether this can be no volume's id: more than a unique name and a record can hold.
+pub(super) fn wrong_handle(handle: &str) -> bool {
+    handle.len() > 2048 || handle.contains('\0')
 }
 
 /// The second part of the unique volume name.

@@ -123,6 +123,22 @@ fn the_kubelets_file_is_read_in_every_state() {
         assert_eq!(ForeignFile::parse(bad.as_bytes()).good(), None, "{bad}");
     }
     assert_eq!(ForeignFile::parse(&[0; 64]).good(), None);
+    // A driver's name becomes a folder's, and nothing of a text that may hold anything is quoted.
+    let long = "d".repeat(64);
+    for driver in
+        ["../../../etc", "..", ".", "a/b", "/", "pv", "volumeDevices", "-d", "d.", "a b", "d\u{0}", "ä", &long]
+    {
+        let text = serde_json::json!({ "driverName": driver, "volumeHandle": "h" }).to_string();
+        let ForeignFile::Bad { why } = ForeignFile::parse(text.as_bytes()) else { panic!("{driver:?} is a driver") };
+        assert_eq!(why, "what it names as driver can be none", "{driver:?}");
+    }
+    for handle in ["h\u{0}", &"h".repeat(2049)] {
+        let text = serde_json::json!({ "driverName": "d", "volumeHandle": handle }).to_string();
+        assert_eq!(ForeignFile::parse(text.as_bytes()).good(), None, "{handle:?}");
+    }
+    // A handle is the driver's own.
+    let odd = br#"{"driverName":"Acme_d.example-1","volumeHandle":"../../a^b/c"}"#;
+    assert!(ForeignFile::parse(odd).good().is_some());
     let written = VolData { driver_name: "d".into(), volume_handle: "h".into(), ..VolData::default() };
     assert_eq!(written.text(), b"{\"driverName\":\"d\",\"volumeHandle\":\"h\"}\n");
 }

@@ -14,6 +14,7 @@ use rustix::fs::{AtFlags, Mode, OFlags};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
+use super::source::{wrong_driver_name, wrong_handle};
 use crate::{Host, VolumeError, layout};
 
 /// Another program's file about a volume, as it was found.
@@ -40,7 +41,10 @@ impl ForeignFile {
         }
         match serde_json::from_slice::<VolData>(text) {
             Ok(data) if data.driver_name.is_empty() => bad("it names no driver"),
+            // It becomes a part of paths.
+            Ok(data) if wrong_driver_name(&data.driver_name).is_some() => bad("what it names as driver can be none"),
             Ok(data) if data.volume_handle.is_empty() => bad("it names no volume"),
+            Ok(data) if wrong_handle(&data.volume_handle) => bad("what it names as volume can be none"),
             Ok(data) => Self::Good(data),
             Err(error) if error.is_eof() => bad("it is torn"),
             Err(_) => bad("it is no JSON object of texts with a driver and a volume"),
