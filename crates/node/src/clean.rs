@@ -23,7 +23,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use refloat_mount::{Mount, UniqueMountId};
-use refloat_record::PodUid;
+use refloat_record::{PodUid, UniqueVolumeName};
 
 pub use asking::Sources;
 pub use cleaner::{CleanError, CleanReport, Cleaner, CleanerOptions};
@@ -31,7 +31,7 @@ pub use contents::{Contents, What};
 pub use planner::{CleanInput, PodFolder, plan};
 pub use proof::{Left, what_is_left};
 pub use target::Target;
-pub use verdict::{Authority, Manifests, NoAuthority, Verdict};
+pub use verdict::{Authority, Manifests, NoAuthority, Unused, Verdict};
 
 use crate::Operation;
 
@@ -45,6 +45,9 @@ pub struct CleanOptions {
     pub grace: Duration,
     /// Pods that the operator says are gone. A source that has such a pod is believed more.
     pub assume_gone: BTreeSet<PodUid>,
+    /// Devices that the operator says no pod is about to use, by path or unique name. A source that answers and has a pod
+    /// that may be is believed more.
+    pub assume_unused: Vec<Target>,
     /// Whether the content of gone pods' emptyDirs is deleted.
     pub delete_ephemeral: bool,
     /// Whether what a driver that cannot be reached mounted is unmounted without it.
@@ -63,6 +66,7 @@ impl Default for CleanOptions {
             targets: vec![],
             grace: Duration::from_secs(600),
             assume_gone: BTreeSet::new(),
+            assume_unused: vec![],
             delete_ephemeral: false,
             without_driver: false,
             force: false,
@@ -191,6 +195,19 @@ pub struct Unit {
     pub(crate) driver: Option<String>,
     /// Where no other mount may be than those of its steps.
     pub(crate) scope: Vec<PathBuf>,
+    /// The device that it is about, if it undoes one.
+    pub(crate) device: Option<AskedDevice>,
+}
+
+/// A device that no pod uses, as the sources of pods are asked about it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct AskedDevice {
+    /// Its unique name, if it is known.
+    pub(crate) name: Option<UniqueVolumeName>,
+    /// Its global mount path relative to the node root.
+    pub(crate) path: PathBuf,
+    /// Whether it goes by the operator's word where nobody else can tell.
+    pub(crate) by_word: bool,
 }
 
 /// What is left in place.

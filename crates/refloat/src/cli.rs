@@ -248,8 +248,9 @@ pub(crate) enum FindSources {
 pub(crate) struct AuthorityArgs {
     #[command(flatten)]
     pub(crate) sources: SourceArgs,
-    /// Take this pod for gone, where no source of pods has it (may be given again)
-    #[arg(long, value_name = "UID")]
+    /// Take this pod for gone, where no source of pods has it; or a staged device, by its path or unique name, for one that
+    /// no pod is about to use, where no source that answers has a pod that may be (may be given again)
+    #[arg(long, value_name = "UID|DEVICE")]
     pub(crate) assume_gone: Vec<String>,
 }
 

@@ -77,6 +77,11 @@ impl Authority for Sources {
         }
     }
 
+    fn objection_to_unused(&self, name: Option<&UniqueVolumeName>, path: &Path) -> Option<String> {
+        let own = self.manifests.as_ref().and_then(|manifests| manifests.objection_to_unused(name, path));
+        own.or_else(|| self.answers().map_or_else(|| Some("nobody was asked yet".into()), Answers::might_want_a_device))
+    }
+
     fn asked(&self) -> Option<&Answers> {
         self.answers()
     }

@@ -15,8 +15,8 @@ use rustix::event::{PollFd, PollFlags};
 use rustix::time::Timespec;
 
 use super::{
-    Authority, CleanInput, CleanOptions, CleanPlan, MountKey, PodFolder, Stage, StepResult, Unit, Verdict, contents,
-    known_files, plan, signs,
+    Authority, CleanInput, CleanOptions, CleanPlan, MountKey, PodFolder, Stage, StepResult, Unit, Unused, Verdict,
+    contents, known_files, plan, signs,
 };
 use crate::evidence::{Gather, GatherError};
 use crate::execute::{Done, Executor, Failure, Force, Job};
@@ -395,17 +395,16 @@ impl Cleaner {
     fn check(&mut self, unit: &Unit, options: &CleanOptions) -> Result<(), String> {
         self.ask();
         let host = Arc::clone(&self.executor.host);
-        let asked = match (&unit.pod, &unit.operation) {
+        let asked = match (&unit.pod, &unit.device) {
             (Some(pod), _) if options.including_running || options.assume_gone.contains(pod) => {
                 // A pod that somebody has is not gone, whatever the operator says.
                 Some(self.authority.verdict(pod))
                     .filter(|v| matches!(v, Verdict::Wanted { .. }) && !options.including_running)
             }
             (Some(pod), _) => Some(self.authority.verdict(pod)),
-            (None, Operation::UnmountDevice { record, .. }) if !options.release => {
-                let verdict =
-                    self.authority.verdict_of_unused(Some(&record.unique_name), record.device_mount_path.as_path());
-                Some(verdict).filter(|v| matches!(v, Verdict::Wanted { .. }))
+            (None, Some(device)) if !options.release && !options.including_running => {
+                let unused = Unused::ask(self.authority.as_ref(), device.name.as_ref(), &device.path);
+                Some(unused.by_word(device.by_word))
             }
             (None, _) => None,
         };
@@ -600,7 +599,7 @@ impl Run {
 /// What is asked and looked up besides the evidence.
 struct Facts {
     verdicts: BTreeMap<PodUid, Verdict>,
-    unused: BTreeMap<PathBuf, Verdict>,
+    unused: BTreeMap<PathBuf, Unused>,
     contents: BTreeMap<PathBuf, super::Contents>,
     folders: BTreeMap<PodUid, PodFolder>,
     device_changes: BTreeMap<PathBuf, Timestamp>,
@@ -646,7 +645,7 @@ impl Facts {
         let rel = |path: &Path| path.strip_prefix(root.path()).map(Path::to_path_buf).ok();
         let devices = || actual.devices.iter().filter_map(|device| Some((device, rel(&device.path)?)));
         let unused = devices()
-            .map(|(device, rel)| (device.path.clone(), authority.verdict_of_unused(device.unique_name.as_ref(), &rel)));
+            .map(|(device, rel)| (device.path.clone(), Unused::ask(authority, device.unique_name.as_ref(), &rel)));
         let unused = unused.collect();
         let device_changes =
             devices().filter_map(|(device, rel)| Some((device.path.clone(), signs::of_folder(root, rel.parent()?)?)));

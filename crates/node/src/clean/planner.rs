@@ -16,7 +16,7 @@ use refloat_volume::{Plugins, layout};
 
 use self::steps::{kept, quoted};
 use super::contents::Stray;
-use super::{CleanOptions, CleanPlan, Contents, Kept, MountKey, Verdict};
+use super::{CleanOptions, CleanPlan, Contents, Kept, MountKey, Unused, Verdict};
 use crate::reconstruct::Mounts;
 use crate::{Actual, ActualVolume, Leftover};
 
@@ -49,7 +49,7 @@ pub struct CleanInput<'a> {
     /// What the sources of pods say of each pod that is on the node.
     pub verdicts: &'a BTreeMap<PodUid, Verdict>,
     /// What they say of devices that no pod uses, by absolute path.
-    pub unused: &'a BTreeMap<PathBuf, Verdict>,
+    pub unused: &'a BTreeMap<PathBuf, Unused>,
     /// What lies in the folders of volumes where nothing is mounted, by absolute path.
     pub contents: &'a BTreeMap<PathBuf, Contents>,
     /// The pods' folders.

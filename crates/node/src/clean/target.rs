@@ -39,8 +39,10 @@ impl Target {
             })
     }
 
+    /// Whether it names this device by its path, from `/` or from the root, or by its unique name.
     pub(crate) fn names_device(&self, device: &ActualDevice, root: &Path, given: &Path) -> bool {
         device.unique_name.as_ref().is_some_and(|name| name.as_str() == self.0)
+            || self.0.contains('/') && root.join(&self.0) == device.path
             || self.path(root, given).is_some_and(|path| path == device.path)
     }
 

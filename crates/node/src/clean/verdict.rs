@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use refloat_record::{PodUid, Store, UniqueVolumeName};
 use refloat_volume::Plugins;
 
-use crate::{Answers, Desired, Wanted};
+use crate::{Answers, Desired, Waiting, Wanted};
 
 /// What is said of a pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -30,6 +30,33 @@ pub enum Verdict {
     },
 }
 
+/// What is said of a device that no pod on the node uses.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Unused {
+    /// Whether it is wanted: gone if nobody is about to use it.
+    pub verdict: Verdict,
+    /// Why an operator's word does not make an unknown one gone, if it does not.
+    pub objection: Option<String>,
+}
+
+impl Unused {
+    /// Asks for it. `path` is its global mount path relative to the node root.
+    pub(super) fn ask(authority: &dyn Authority, name: Option<&UniqueVolumeName>, path: &Path) -> Self {
+        let verdict = authority.verdict_of_unused(name, path);
+        Self { verdict, objection: authority.objection_to_unused(name, path) }
+    }
+
+    /// The verdict, where an operator's word stands that no pod is about to use it (`said`) or not. The word counts where
+    /// nobody can tell; whoever answered and has a pod that wants the device, or may, is believed more.
+    pub(super) fn by_word(self, said: bool) -> Verdict {
+        match (self.verdict, self.objection) {
+            (Verdict::Unknown { .. }, None) if said => Verdict::Gone { by: "the operator".into(), since: None },
+            (Verdict::Unknown { .. }, Some(why)) if said => Verdict::Unknown { why },
+            (verdict, _) => verdict,
+        }
+    }
+}
+
 /// The sources of pods, as one.
 pub trait Authority: Send {
     /// Asks the sources anew. What it cannot learn makes pods [`Verdict::Unknown`].
@@ -41,6 +68,10 @@ pub trait Authority: Send {
     /// What they say of a device that no pod uses: gone if no pod that they know might be about to use it. `path` is its
     /// global mount path relative to the node root.
     fn verdict_of_unused(&self, name: Option<&UniqueVolumeName>, path: &Path) -> Verdict;
+
+    /// Why such a device is in use or may be, by one who *did* answer; an operator's word that it is not does not count
+    /// against that. `None` if nobody who answered knows a pod that may be about to use it, whoever gave no answer.
+    fn objection_to_unused(&self, name: Option<&UniqueVolumeName>, path: &Path) -> Option<String>;
 
     /// What each source answered last, where they are more than a folder of manifests.
     fn asked(&self) -> Option<&Answers> {
@@ -67,6 +98,10 @@ impl Authority for NoAuthority {
 
     fn verdict_of_unused(&self, _: Option<&UniqueVolumeName>, _: &Path) -> Verdict {
         Self::unknown()
+    }
+
+    fn objection_to_unused(&self, _: Option<&UniqueVolumeName>, _: &Path) -> Option<String> {
+        None
     }
 }
 
@@ -143,10 +178,29 @@ impl Authority for Manifests {
         if wants {
             return Verdict::Wanted { by: desired.source.clone() };
         }
-        if let Some(waiting) = desired.pods.values().flat_map(|pod| &pod.waiting).next() {
+        // The manager's own rule: one that has no unique name yet may be on any device of its plugin, and one whose claim is not
+        // there on any.
+        let might_be = |waiting: &&Waiting| match (name, &waiting.unique_name, &waiting.key) {
+            (Some(name), Some(of_it), _) => name == of_it,
+            (Some(name), None, Some(key)) => {
+                name.as_str().strip_prefix(key.plugin.as_str()).is_some_and(|rest| rest.starts_with('/'))
+            }
+            _ => true,
+        };
+        if let Some(waiting) = desired.pods.values().flat_map(|pod| &pod.waiting).find(might_be) {
             let why = format!("volume {:?} of a pod waits and might be on it", waiting.outer_name);
             return Verdict::Unknown { why };
         }
         Verdict::Gone { by: desired.source.clone(), since: self.changed }
+    }
+
+    fn objection_to_unused(&self, name: Option<&UniqueVolumeName>, path: &Path) -> Option<String> {
+        // Also where the folder cannot be read whole: any pod may be in what was not read, and whoever knows better need
+        // not name the folder.
+        match self.verdict_of_unused(name, path) {
+            Verdict::Wanted { by } => Some(format!("{by} has a pod that wants it")),
+            Verdict::Unknown { why } => Some(why),
+            Verdict::Gone { .. } => None,
+        }
     }
 }

@@ -64,6 +64,10 @@ impl Authority for Said {
     fn verdict_of_unused(&self, _: Option<&UniqueVolumeName>, _: &Path) -> Verdict {
         Verdict::Gone { by: "the test".into(), since: None }
     }
+
+    fn objection_to_unused(&self, _: Option<&UniqueVolumeName>, _: &Path) -> Option<String> {
+        None
+    }
 }
 
 /// One node.

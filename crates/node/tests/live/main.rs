@@ -12,6 +12,7 @@
 mod block;
 mod by_hand;
 mod changed;
+mod clean_devices;
 mod clean_states;
 mod devices;
 mod hung;
@@ -30,6 +31,7 @@ fn main() -> ExitCode {
         block::TESTS,
         by_hand::TESTS,
         changed::TESTS,
+        clean_devices::TESTS,
         clean_states::TESTS,
         devices::TESTS,
         hung::TESTS,

@@ -6,7 +6,7 @@ use refloat_node::agent::{Agent, AgentError, AgentOptions, Cleaning};
 use refloat_node::clean::{CleanOptions, NoAuthority};
 use refloat_node::{ManagerError, SourceKind};
 
-use super::clean::{authority, how, options as options_of};
+use super::clean::{assumed_devices, authority, how, options as options_of};
 use super::node::stop_signals;
 use crate::cli::{AgentArgs, SourceArgs};
 use crate::config::Settings;
@@ -43,6 +43,11 @@ fn cleaning(args: &AgentArgs, settings: &Settings) -> Result<Option<Cleaning>, F
         return Ok(None);
     }
     let undo = &args.undo;
+    // A pod that is gone never comes again; a device does, and the word would outlive what it was said of.
+    if let Some(device) = assumed_devices(&undo.authority).first() {
+        let message = format!("--assume-gone {}: an agent takes only pods for gone, not devices", device.0);
+        return Err(Failure::usage(message, "`refloat clean --assume-gone` does it once"));
+    }
     // Once now, so that what is wrong with it is told at once.
     authority(settings, &undo.authority)?;
     if undo.authority.assume_gone.is_empty()

@@ -78,6 +78,7 @@ fn failed(what: &str) -> Failure {
 pub(super) fn options(args: &UndoArgs) -> Result<CleanOptions, Failure> {
     Ok(CleanOptions {
         assume_gone: assumed(&args.authority)?,
+        assume_unused: assumed_devices(&args.authority),
         delete_ephemeral: args.delete_ephemeral,
         without_driver: args.without_driver,
         force: args.force,
@@ -88,9 +89,24 @@ pub(super) fn options(args: &UndoArgs) -> Result<CleanOptions, Failure> {
 /// The pods that the operator says are gone.
 pub(super) fn assumed(args: &AuthorityArgs) -> Result<BTreeSet<PodUid>, Failure> {
     let uid = |text: &String| {
-        PodUid::new(text).map_err(|e| Failure::usage(format!("--assume-gone {text}: {e}"), "name a pod by its uid"))
+        PodUid::new(text).map_err(|e| {
+            Failure::usage(
+                format!("--assume-gone {text}: {e}"),
+                "name a pod by its uid, or a device by its path or unique name",
+            )
+        })
     };
-    args.assume_gone.iter().map(uid).collect()
+    args.assume_gone.iter().filter(|name| !is_device(name)).map(uid).collect()
+}
+
+/// The devices that the operator says no pod is about to use.
+pub(super) fn assumed_devices(args: &AuthorityArgs) -> Vec<Target> {
+    args.assume_gone.iter().filter(|name| is_device(name)).cloned().map(Target).collect()
+}
+
+/// Whether this names a device: paths and unique volume names have a slash, and uids do not.
+fn is_device(name: &str) -> bool {
+    name.contains('/')
 }
 
 /// Opens what cleans.

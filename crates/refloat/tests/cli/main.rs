@@ -7,6 +7,7 @@ mod agent;
 mod browser;
 mod clean;
 mod clean_csi;
+mod clean_devices;
 mod failures;
 mod foreign;
 mod hung;
@@ -37,6 +38,7 @@ fn tests() -> Vec<(&'static str, Test)> {
         life::TESTS,
         clean::TESTS,
         clean_csi::TESTS,
+        clean_devices::TESTS,
         failures::TESTS,
         foreign::TESTS,
         hung::TESTS,

@@ -24,7 +24,7 @@ pub(crate) const TESTS: &[(&str, Test)] = &[
     ("sources_of_a_saved_node_are_refused", saved_node),
 ];
 
-const HERE: &str = "7d0a1f1e-2b3c-4d5e-8f90-a1b2c3d4e5f6";
+pub(crate) const HERE: &str = "7d0a1f1e-2b3c-4d5e-8f90-a1b2c3d4e5f6";
 const GONE: &str = "11111111-2b3c-4d5e-8f90-a1b2c3d4e5f6";
 const STATIC: &str = "0b1d9c3e4f5a6b7c8d9e0f1a2b3c4d5e";
 
@@ -37,7 +37,7 @@ fn with_volume(root: &Path, uid: &str) -> Result<PathBuf> {
 }
 
 /// The flags for a kubelet.
-fn flags(server: &Https) -> Vec<String> {
+pub(crate) fn flags(server: &Https) -> Vec<String> {
     let file = |name| server.file(name).display().to_string();
     [
         "--sources",

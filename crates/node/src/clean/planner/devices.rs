@@ -8,7 +8,7 @@ use refloat_volume::Presence;
 use super::Planner;
 use super::steps::{kept, plain_step, unmount_command};
 use super::volumes::name_of;
-use crate::clean::{Action, Kept, Stage, Unit, Verdict};
+use crate::clean::{Action, AskedDevice, Kept, Stage, Unit, Unused, Verdict};
 use crate::{ActualDevice, Exclusion, Operation, RecordState, VolumeState, reconstruct};
 
 impl Planner<'_> {
@@ -51,17 +51,29 @@ impl Planner<'_> {
             return;
         }
         let had_users = !device.users.is_empty();
-        let unknown = Verdict::Unknown { why: "nobody was asked".into() };
-        let by = match (self.input.unused.get(&device.path).unwrap_or(&unknown), had_users) {
+        let nobody = "nobody was asked".to_owned();
+        let nobody = Unused { verdict: Verdict::Unknown { why: nobody.clone() }, objection: Some(nobody) };
+        let unused = self.input.unused.get(&device.path).unwrap_or(&nobody);
+        let assumed = options.assume_unused.iter().any(|t| t.names_device(device, root, given));
+        // Whoever says that all its users are gone says that of what they had, too.
+        let by_word = assumed || had_users && device.users.iter().all(|pod| options.assume_gone.contains(pod));
+        let by = match (unused.clone().by_word(by_word), had_users) {
             (_, true) if options.including_running || options.release => "no pod uses it any more".to_owned(),
             (_, false) if options.release => "the node is released".to_owned(),
             (Verdict::Wanted { by }, _) => {
                 return self.keep(keep("MayBeWanted", format!("{by} has a pod that may be about to use it")));
             }
-            (Verdict::Unknown { .. } | Verdict::Gone { .. }, true) => "no pod uses it any more".to_owned(),
-            (Verdict::Unknown { why }, false) => {
-                return self.keep(keep("NotKnown", format!("whether a pod is about to use it is not known: {why}")));
+            (Verdict::Unknown { why }, _) if assumed => {
+                return self.keep(keep("NotKnown", format!("it was to be assumed that no pod wants it, but {why}")));
             }
+            (Verdict::Unknown { why }, _) => {
+                let hint =
+                    if unused.objection.is_none() { "; --assume-gone with its path says that none is" } else { "" };
+                let reason = format!("whether a pod is about to use it is not known: {why}{hint}");
+                return self.keep(keep("NotKnown", reason));
+            }
+            (Verdict::Gone { .. }, _) if assumed => "the operator says that no pod wants it".to_owned(),
+            (Verdict::Gone { .. }, true) => "no pod uses it any more".to_owned(),
             (Verdict::Gone { by, .. }, false) => {
                 if let Some(why) = self.too_recent(self.input.device_changes.get(&device.path).copied()) {
                     return self.keep(keep("TooRecent", format!("no pod uses it ({by}), but {why}")));
@@ -69,7 +81,11 @@ impl Planner<'_> {
                 format!("no pod uses or wants it ({by})")
             }
         };
+        let before = self.plan.units.len();
         self.undo_device(device, &name, &by);
+        let path = device.path.strip_prefix(root).unwrap_or(&device.path).to_path_buf();
+        let asked = AskedDevice { name: device.unique_name.clone(), path, by_word };
+        self.plan.units[before..].iter_mut().for_each(|unit| unit.device = Some(asked.clone()));
     }
 
     fn undo_device(&mut self, device: &ActualDevice, name: &str, by: &str) {
@@ -108,6 +124,7 @@ impl Planner<'_> {
                 clear_payload: false,
                 driver,
                 scope: vec![device.path.clone()],
+                device: None,
             });
         }
         if by_driver {

@@ -90,6 +90,7 @@ impl Planner<'_> {
             clear_payload: false,
             driver: None,
             scope: vec![point.to_path_buf()],
+            device: None,
         });
     }
 }

@@ -72,6 +72,7 @@ impl Planner<'_> {
             clear_payload: false,
             driver: None,
             scope: vec![path],
+            device: None,
         });
     }
 }

@@ -144,6 +144,7 @@ impl Planner<'_> {
             clear_payload,
             driver,
             scope,
+            device: None,
         })
     }
 
