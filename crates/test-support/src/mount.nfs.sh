@@ -27,6 +27,13 @@ case $how in
     lie) exit 0 ;;
     fuse) exec bindfs "$path" "$target" ;;
 esac
+# Once at a place, as the kernel does with a file system.
+exec 9>> "$path.lock"
+flock 9
+if [ "$(findmnt --noheadings --output SOURCE --mountpoint "$target")" = "$source" ]; then
+    echo "mount.nfs: $target is busy or already mounted" >&2
+    exit 32
+fi
 mount --bind "$path" "$target" || exit
 case ,$4, in
     *,ro,*) mount -o remount,bind,ro "$target" || exit ;;

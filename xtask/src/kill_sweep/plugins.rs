@@ -18,6 +18,8 @@ pub(super) use phases::KIND;
 const HOST_FILE: &str = "the host's\n";
 /// What pods write.
 const POD_FILE: &str = "the pod's\n";
+/// Who exports a folder.
+const SERVER: &str = "files.example";
 /// The size of the disks, in bytes.
 const DISK: u64 = 8 << 20;
 
@@ -64,6 +66,18 @@ impl Plugins {
                 Some((node.attach_loop(&full)?, node.attach_loop(&blank)?))
             }
         };
+        // The helper that stands for the one of NFS: it goes on when the manager is killed, as that would.
+        let tools = node.folder().join("tools");
+        std::fs::create_dir(&tools)?;
+        refloat_test_support::write_tool(&tools, refloat_test_support::MOUNT_NFS)?;
+        let path = std::env::var("PATH").unwrap_or_default();
+        node.env.push(("PATH".into(), format!("{}:{path}", tools.display())));
+        let export = node.host().join("export");
+        std::fs::create_dir(&export)?;
+        let source = format!("{SERVER}:{}", export.display());
+        rustix::mount::mount(&source, &export, "tmpfs", rustix::mount::MountFlags::empty(), None)
+            .context("cannot mount what a server would export")?;
+        std::fs::write(export.join("host.txt"), HOST_FILE)?;
         let huge_pages = disks.is_some() && std::fs::metadata("/sys/kernel/mm/hugepages/hugepages-2048kB").is_ok();
         let plugins = Self { node, disks, huge_pages };
         plugins.apply_all()?;
@@ -79,6 +93,11 @@ impl Plugins {
         Ok(())
     }
 
+    /// The folder that the server exports.
+    fn export(&self) -> PathBuf {
+        self.node.host().join("export")
+    }
+
     /// The objects that volumes take their content from, and the volumes of claims.
     fn apply_objects(&self, value: &str) -> Result<()> {
         self.node.apply(
@@ -89,10 +108,12 @@ impl Plugins {
                  stringData: {{token: token-{value}}}\n"
             ),
         )?;
-        let mut text = volume("files", &format!("{{path: {}}}", self.node.host().join("files").display()));
+        let mut text = volume("files", &format!("local: {{path: {}}}", self.node.host().join("files").display()));
+        let nfs = format!("nfs: {{server: {SERVER}, path: {}}}\n  mountOptions: [hard]", self.export().display());
+        text.push_str(&volume("export", &nfs));
         if let Some((full, blank)) = &self.disks {
-            text.push_str(&volume("full", &format!("{{path: {}, fsType: ext4}}", full.display())));
-            text.push_str(&volume("blank", &format!("{{path: {}, fsType: ext4}}", blank.display())));
+            text.push_str(&volume("full", &format!("local: {{path: {}, fsType: ext4}}", full.display())));
+            text.push_str(&volume("blank", &format!("local: {{path: {}, fsType: ext4}}", blank.display())));
         }
         self.node.apply("volumes.yaml", &text)
     }
@@ -154,6 +175,19 @@ impl Plugins {
                 ),
             ),
             ("files", pod("files", "", "[{name: data, mountPath: /d, subPath: deep/er}]", &claim("files"))),
+            ("export-a", pod("export-a", "", "[{name: data, mountPath: /d, subPath: deep}]", &claim("export"))),
+            (
+                "export-b",
+                pod(
+                    "export-b",
+                    "",
+                    "[]",
+                    &format!(
+                        "  - {{name: own, nfs: {{server: {SERVER}, path: {}, readOnly: true}}}}\n",
+                        self.export().display()
+                    ),
+                ),
+            ),
             (
                 "small",
                 pod("small", "", "[]", "  - {name: a, emptyDir: {}}\n  - {name: b, configMap: {name: config}}\n"),
@@ -189,7 +223,7 @@ impl Plugins {
     }
 
     fn removed(&self) -> Vec<&'static str> {
-        let mut names = vec!["plain", "memory", "config", "secret", "about", "files"];
+        let mut names = vec!["plain", "memory", "config", "secret", "about", "files", "export-a"];
         if self.disks.is_some() {
             names.extend(["full-a", "blank"]);
         }
@@ -221,7 +255,8 @@ impl Plugins {
     }
 
     fn written(&self) -> Vec<(&'static str, &'static str)> {
-        let mut written = vec![("plain", "scratch"), ("memory", "fast"), ("small", "a"), ("files", "data")];
+        let mut written =
+            vec![("plain", "scratch"), ("memory", "fast"), ("small", "a"), ("files", "data"), ("export-a", "data")];
         if self.disks.is_some() {
             written.extend([("full-a", "data"), ("blank", "data")]);
         }
@@ -247,6 +282,8 @@ impl Plugins {
             ("secret", "token", "token", format!("token-{value}")),
             ("about", "down", "name", "about".into()),
             ("files", "data", "host.txt", HOST_FILE.into()),
+            ("export-a", "data", "host.txt", HOST_FILE.into()),
+            ("export-b", "own", "host.txt", HOST_FILE.into()),
         ] {
             if there(pod) {
                 let found = read(pod, volume, file)?;
@@ -303,7 +340,7 @@ impl Plugins {
     }
 
     fn check_host(&self) -> Result<()> {
-        for file in ["files/host.txt", "logs/host.txt"] {
+        for file in ["files/host.txt", "logs/host.txt", "export/host.txt"] {
             let text = std::fs::read_to_string(self.node.host().join(file)).context("the host lost a file")?;
             ensure!(text == HOST_FILE, "the host's {file} is {text:?}");
         }
@@ -312,10 +349,10 @@ impl Plugins {
 }
 
 /// A volume and the claim that is bound to it.
-fn volume(name: &str, local: &str) -> String {
+fn volume(name: &str, source: &str) -> String {
     format!(
         "apiVersion: v1\nkind: PersistentVolume\nmetadata: {{name: pv-{name}}}\nspec:\n  capacity: {{storage: 8Mi}}\n  \
-         accessModes: [ReadWriteMany]\n  local: {local}\n  claimRef: {{namespace: test, name: {name}}}\n---\n\
+         accessModes: [ReadWriteMany]\n  {source}\n  claimRef: {{namespace: test, name: {name}}}\n---\n\
          apiVersion: v1\nkind: PersistentVolumeClaim\nmetadata: {{name: {name}, namespace: test}}\nspec:\n  \
          accessModes: [ReadWriteMany]\n  volumeName: pv-{name}\n  resources: {{requests: {{storage: 8Mi}}}}\n---\n"
     )

@@ -200,18 +200,16 @@ fn state_folder(folder: &Path) -> Check {
 }
 
 fn tools() -> Vec<Check> {
+    let devices = "local volumes on block devices need it";
     let tools = [
-        ("tool-blkid", "blkid", "tell what is on a device", "util-linux"),
-        ("tool-fsck", "fsck", "check a file system before it is mounted", "util-linux and e2fsprogs"),
-        ("tool-mkfs-ext4", "mkfs.ext4", "format a blank device", "e2fsprogs"),
+        ("tool-blkid", "blkid", "tell what is on a device", devices, "util-linux"),
+        ("tool-fsck", "fsck", "check a file system before it is mounted", devices, "util-linux and e2fsprogs"),
+        ("tool-mkfs-ext4", "mkfs.ext4", "format a blank device", devices, "e2fsprogs"),
+        ("tool-mount-nfs", "mount.nfs", "mount an export of a server", "NFS volumes need it", "nfs-common"),
     ];
-    let check = |(name, tool, why, package): (&'static str, &str, &str, &str)| match find_tool(tool) {
+    let check = |(name, tool, why, who, package): (&'static str, &str, &str, &str, &str)| match find_tool(tool) {
         Some(path) => Check::ok(name, path.display().to_string()),
-        None => Check::limited(
-            name,
-            format!("no {tool}: cannot {why}"),
-            format!("local volumes on block devices need it; install {package}"),
-        ),
+        None => Check::limited(name, format!("no {tool}: cannot {why}"), format!("{who}; install {package}")),
     };
     tools.map(check).into()
 }
