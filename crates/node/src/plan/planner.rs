@@ -403,10 +403,25 @@ fn adoptable(volume: &DesiredVolume, actual: &ActualVolume) -> bool {
         },
     };
     let source = &volume.spec.source;
+    // Told as a pod's own although it may be a `PersistentVolume`'s: then what it comes from is what can be compared.
+    let in_doubt = matches!(&actual.reconstruction, ReconstructionResult::Partial { lost }
+        if lost.iter().any(|field| field == "persistentVolume"));
+    if let (true, Some(told), Some(wanted)) = (in_doubt, &actual.spec_volume, source.persistent_volume()) {
+        return single && same_source(told, &wanted.raw);
+    }
     single
         && told
         && agrees(actual.spec_volume.as_ref(), Some(&source.volume().raw))
         && agrees(actual.spec_persistent_volume.as_ref(), source.persistent_volume().map(|p| &p.raw))
+}
+
+/// Whether what a pod's entry tells of its source stands in that of a `PersistentVolume`.
+fn same_source(entry: &Verbatim, persistent_volume: &Verbatim) -> bool {
+    let fields: Option<serde_json::Map<String, serde_json::Value>> = entry.parse().ok();
+    let whole: Option<serde_json::Value> = persistent_volume.parse().ok();
+    let (Some(mut fields), Some(whole)) = (fields, whole) else { return false };
+    fields.shift_remove("name");
+    !fields.is_empty() && within(&fields.into(), &whole["spec"])
 }
 
 /// Whether each field of the first stands in the second with the same value, or is the value that it has when absent.

@@ -19,6 +19,7 @@ refloat_test_support::tests![
     read_only_is_read_only,
     a_restart_asks_nobody,
     a_lost_record_is_written_anew,
+    another_export_is_not_adopted,
     a_lost_record_of_a_gone_pod_leaves_no_mount,
     a_crash_before_the_mount_was_found,
     after_a_reboot,
@@ -28,6 +29,7 @@ refloat_test_support::tests![
     a_helper_that_refuses_leaves_nothing,
     a_helper_that_lies_or_complains,
     what_was_there_before_is_kept,
+    a_mount_over_it_or_in_its_place_is_not_touched,
     sub_paths_of_an_export,
     a_dead_server_delays_no_restart_and_is_forced_for_a_gone_pod,
 ];
@@ -213,24 +215,43 @@ fn lose_record(stage: &Stage, damaged: bool) {
 }
 
 fn a_lost_record_is_written_anew() {
-    for damaged in [true, false] {
+    for (damaged, persistent) in [(true, false), (false, false), (true, true), (false, true)] {
+        let shown = format!("damaged: {damaged}, PersistentVolume: {persistent}");
         let stage = Stage::new();
         let export = Export::new(&stage, "export");
-        stage.manifest("u1.yaml", &pod("u1", &export.volume()));
+        stage.manifest("pv.yaml", &export.persistent("v", "\n  mountOptions: [hard]"));
+        let claim = "  - {name: data, persistentVolumeClaim: {claimName: v}}\n".to_owned();
+        stage.manifest("u1.yaml", &pod("u1", &if persistent { claim } else { export.volume() }));
         let mount = volume(&stage.settle_well(), "v").mount.clone();
         let before = record(&stage);
         lose_record(&stage, damaged);
         export.how("hang");
         stage.settle();
-        assert_eq!(record(&stage), before, "damaged: {damaged}");
+        assert_eq!(record(&stage), before, "{shown}");
         let settled = stage.settle();
         let seen = volume(&settled, "v");
-        assert_eq!((&seen.mount.as_ref().map(|m| m.id), seen.state), (&mount.map(|m| m.id), VolumeState::Mounted));
-        assert_eq!(export.calls().len(), 1);
+        let ids = [&seen.mount, &mount].map(|mount| mount.as_ref().and_then(|m| m.id));
+        assert_eq!((ids[0], seen.state, export.calls().len()), (ids[1], VolumeState::Mounted, 1), "{shown}");
         stage.remove_manifest("u1.yaml");
         stage.settle();
-        assert_eq!((stage.mounts(), stage.root("pods/u1").exists()), (vec![], false), "damaged: {damaged}");
+        assert_eq!((stage.mounts(), stage.root("pods/u1").exists()), (vec![], false), "{shown}");
     }
+}
+
+/// What is mounted there is of another server than the pod wants: it is kept, and not taken for what it is not.
+fn another_export_is_not_adopted() {
+    let stage = Stage::new();
+    let (export, other) = (Export::new(&stage, "export"), Export::new(&stage, "other"));
+    stage.manifest("pv.yaml", &export.persistent("v", ""));
+    stage.manifest("u1.yaml", &pod("u1", "  - {name: data, persistentVolumeClaim: {claimName: v}}\n"));
+    stage.settle_well();
+    lose_record(&stage, false);
+    stage.manifest("pv.yaml", &other.persistent("v", ""));
+    let settled = stage.settle();
+    let seen = volume(&settled, "v");
+    assert_eq!((seen.record_state, seen.state), (RecordState::Missing, VolumeState::Mounted), "{seen:#?}");
+    assert_eq!(&*stage.table().at(&stage.root(OF_U1)).unwrap().source(), export.source());
+    assert!(other.calls().is_empty());
 }
 
 fn a_lost_record_of_a_gone_pod_leaves_no_mount() {
@@ -269,18 +290,32 @@ fn a_crash_before_the_mount_was_found() {
     }
 }
 
+/// B33: also with a file that was written into the folder while nothing was mounted there.
 fn after_a_reboot() {
-    for wanted in [true, false] {
+    for (wanted, written) in [(true, false), (false, false), (true, true), (false, true)] {
         let stage = Stage::new();
         let export = Export::new(&stage, "export");
         stage.manifest("u1.yaml", &pod("u1", &export.volume()));
         stage.settle_well();
         stage.reboot();
+        let stray = stage.root(OF_U1).join("stray");
+        if written {
+            std::fs::write(&stray, "on the root disk").unwrap();
+            if !wanted {
+                stage.remove_manifest("u1.yaml");
+            }
+            let settled = stage.settle();
+            assert_ne!(volume(&settled, "v").state, VolumeState::Mounted);
+            assert_eq!((export.calls().len(), std::fs::read(&stray).unwrap()), (1, b"on the root disk".to_vec()));
+            std::fs::remove_file(&stray).unwrap();
+        }
         if wanted {
             assert_all_mounted(&stage.settle_well(), 1);
             assert_eq!(export.calls().len(), 2);
         }
-        stage.remove_manifest("u1.yaml");
+        if wanted || !written {
+            stage.remove_manifest("u1.yaml");
+        }
         stage.settle_well();
         stage.assert_clean();
     }
@@ -404,6 +439,34 @@ fn what_was_there_before_is_kept() {
     assert_all_mounted(&stage.settle_well(), 1);
 }
 
+fn a_mount_over_it_or_in_its_place_is_not_touched() {
+    for over in [true, false] {
+        let stage = Stage::new();
+        let export = Export::new(&stage, "export");
+        let target = stage.root(OF_U1);
+        stage.manifest("u1.yaml", &pod("u1", &export.volume()));
+        stage.settle_well();
+        if !over {
+            stage.unmount(&target);
+        }
+        stage.tmpfs(&target, c"");
+        let layers = if over { 2 } else { 1 };
+        for wanted in [true, false] {
+            if !wanted {
+                stage.remove_manifest("u1.yaml");
+            }
+            let settled = stage.settle();
+            let seen = volume(&settled, "v");
+            assert!(seen.problems.iter().any(|p| p.code == "Conflict"), "over: {over}: {:?}", seen.problems);
+            assert_eq!((stage.table().stack(&target).len(), export.calls().len()), (layers, 1), "over: {over}");
+        }
+        stage.unmount(&target);
+        stage.settle_well();
+        stage.assert_clean();
+    }
+}
+
+/// B25, with the folder of a subPath that was removed on the server.
 fn sub_paths_of_an_export() {
     let stage = Stage::new();
     let export = Export::new(&stage, "export");
@@ -413,10 +476,11 @@ fn sub_paths_of_an_export() {
     std::fs::write(stage.root("pods/u1/volume-subpaths/v/c/0/file"), "x").unwrap();
     assert!(export.path.join("a/b/file").exists());
     assert_all_mounted(&stage.settle_well(), 1);
+    std::fs::remove_dir_all(export.path.join("a")).unwrap();
     stage.remove_manifest("u1.yaml");
     stage.settle_well();
     stage.assert_clean();
-    assert!(export.path.join("a/b/file").exists());
+    assert!(export.path.join("keep.txt").exists());
 }
 
 /// The daemon behind a FUSE mount, which the helper left running, and somebody who waits for it.
