@@ -113,7 +113,8 @@ impl Agent {
         let store = |error: OpenError| AgentError::Start(ManagerError::Store(error));
         let opened = Arc::new(Store::open(&options.state_dir).map_err(store)?);
         let loaded = opened.load().map_err(store)?;
-        let host = host::open_host(kernel, root, Drivers::none(), Duration::ZERO).map_err(io("read the boot id"))?;
+        let host = host::open_host(kernel, root, Drivers::none(), Duration::ZERO, PathBuf::new())
+            .map_err(io("read the boot id"))?;
         for file in &loaded.unreadable {
             tracing::warn!(file = %file.path.display(), why = %file.reason, "a record cannot be used; it is kept as it is");
         }

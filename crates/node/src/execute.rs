@@ -59,6 +59,8 @@ pub(crate) struct Job {
     pub(crate) force: Option<Force>,
     /// Whether the files that an atomic writer made are removed from the volume's folder, whoever ran it.
     pub(crate) clear_payload: bool,
+    /// Whether what a driver mounted is unmounted without it if the driver is not there any more.
+    pub(crate) without_driver: bool,
 }
 
 /// What a mount that was forced had to suffer.

@@ -54,6 +54,8 @@ pub struct ManagerOptions {
     pub operation_deadline: Duration,
     /// Whether the mount of a gone pod's dead file system is taken out of sight (`umount -l`) when nothing else helps.
     pub lazy_unmount: bool,
+    /// The folder that flexVolume drivers are in.
+    pub flex_volume_dir: PathBuf,
     /// Whether records are written. Only the benchmark that measures their cost switches them off.
     pub records: bool,
 }
@@ -175,8 +177,8 @@ impl Manager {
         let (drivers, driver_news) =
             drivers::watch(root.given_path(), options.operation_deadline).map_err(io("watch for CSI drivers"))?;
         let state = StateFolder::new(&options.state_dir).map_err(io("watch the state folder"))?;
-        let host =
-            host::open_host(kernel, root, drivers, options.operation_deadline).map_err(io("read the boot id"))?;
+        let host = host::open_host(kernel, root, drivers, options.operation_deadline, options.flex_volume_dir.clone())
+            .map_err(io("read the boot id"))?;
         // The watches come first: what changes while evidence is gathered is looked at afterwards.
         let table_watch = TableWatch::open().map_err(io("watch the mount table"))?;
         let folder_watch = FolderWatch::new(&options.manifests).map_err(io("watch the manifest folder"))?;

@@ -50,6 +50,15 @@ pub(crate) struct Shared {
     pub(crate) config: Option<PathBuf>,
 }
 
+/// Where the programs are that undo volumes.
+#[derive(Debug, Clone, Default, Args)]
+pub(crate) struct DriverArgs {
+    /// The folder of flexVolume drivers, as the kubelet's volumePluginDir
+    /// [default: /usr/libexec/kubernetes/kubelet-plugins/volume/exec]
+    #[arg(long, env = "REFLOAT_FLEX_VOLUME_PLUGIN_DIR", value_name = "DIR")]
+    pub(crate) flex_volume_plugin_dir: Option<PathBuf>,
+}
+
 /// How results are printed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -265,6 +274,8 @@ pub(crate) struct UndoArgs {
     /// Unmount what a driver mounted that cannot be reached any more, without it
     #[arg(long)]
     pub(crate) without_driver: bool,
+    #[command(flatten)]
+    pub(crate) drivers: DriverArgs,
     /// Unmount dead file systems by force, then lazily; what they had not written is lost
     #[arg(long)]
     pub(crate) force: bool,
@@ -314,6 +325,8 @@ pub(crate) struct WaitArgs {
     #[arg(long, value_name = "DURATION", value_parser = crate::duration::parse)]
     pub(crate) timeout: Option<std::time::Duration>,
     #[command(flatten)]
+    pub(crate) drivers: DriverArgs,
+    #[command(flatten)]
     pub(crate) authority: AuthorityArgs,
 }
 
@@ -336,6 +349,8 @@ pub(crate) struct NodeArgs {
     /// VolumeAttachment documents in YAML or JSON, watched for changes
     #[arg(long, env = "REFLOAT_MANIFESTS", value_name = "DIR")]
     pub(crate) manifests: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) drivers: DriverArgs,
     /// Make the world match, print the result as `scan` does, and exit
     #[arg(long)]
     pub(crate) once: bool,

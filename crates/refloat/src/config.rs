@@ -2,9 +2,10 @@
 
 use std::path::{Path, PathBuf};
 
+use refloat_volume::plugins::flex_volume;
 use serde::Deserialize;
 
-use crate::cli::{ColorWhen, LogFormat, OutputFormat, Shared};
+use crate::cli::{ColorWhen, DriverArgs, LogFormat, OutputFormat, Shared};
 use crate::exit::Failure;
 
 /// The configuration file's version.
@@ -45,6 +46,7 @@ pub(crate) struct ConfigFile {
     pub(crate) operation_deadline: Option<u32>,
     pub(crate) patience: Option<u32>,
     pub(crate) lazy_unmount: Option<bool>,
+    flex_volume_plugin_dir: Option<PathBuf>,
 }
 
 impl Settings {
@@ -74,6 +76,16 @@ impl Settings {
             log_format: flags.log_format.or(file.log_format).unwrap_or_default(),
             file,
         })
+    }
+}
+
+impl Settings {
+    /// The folder of flexVolume drivers.
+    pub(crate) fn flex_volume_dir(&self, args: &DriverArgs) -> PathBuf {
+        let given = args.flex_volume_plugin_dir.as_ref().or(self.file.flex_volume_plugin_dir.as_ref());
+        let folder = given.cloned().unwrap_or_else(|| flex_volume::DEFAULT_DRIVER_FOLDER.into());
+        // Programs are run from wherever this is.
+        std::path::absolute(&folder).unwrap_or(folder)
     }
 }
 

@@ -239,7 +239,10 @@ fn gather_saved(settings: &Settings, state_dir: Option<&Path>, saved: &Saved) ->
 fn host(root: NodeRoot, boot_id: BootId) -> Host {
     let kernel = Kernel::detect();
     let table = Mutex::new(TableReader::new(kernel));
-    Host { root, kernel, boot_id, tool_deadline: Duration::ZERO, table, drivers: refloat_csi::Drivers::none() }
+    let drivers = refloat_csi::Drivers::none();
+    // Nobody is asked for anything.
+    let flex_volume_dir = std::path::PathBuf::new();
+    Host { root, kernel, boot_id, tool_deadline: Duration::ZERO, table, drivers, flex_volume_dir }
 }
 
 fn unreadable(error: anyhow::Error) -> Failure {

@@ -127,6 +127,9 @@ pub enum VolumeError {
     /// A CSI driver could not be asked, or did not do it.
     #[error(transparent)]
     Driver(#[from] refloat_csi::CallError),
+    /// A flexVolume driver could not be asked, or did not do it.
+    #[error(transparent)]
+    FlexDriver(#[from] crate::plugins::flex_volume::CallError),
     /// The world is not as this volume needs it; a person has to look. Carries a stable code and a hint.
     #[error("{}", .0.message)]
     Refused(Problem),
@@ -148,7 +151,7 @@ impl VolumeError {
     /// Code and hint by what the system said.
     fn system_says(&self) -> Option<(&'static str, &'static str)> {
         // A tool that is not there, and the refusals of the mount crate, have better words of their own.
-        if matches!(self, Self::Tool(_)) {
+        if matches!(self, Self::Tool(_) | Self::FlexDriver(_)) {
             return None;
         }
         match system_error(self)? {
@@ -284,6 +287,7 @@ impl VolumeError {
                 _ => ("SystemError", "Look at the path named in the message and into the kernel log. It is retried."),
             },
             Self::Driver(error) => driver_words(error),
+            Self::FlexDriver(error) => error.words(),
             Self::Refused(_) => ("Refused", "See the message."),
         }
     }

@@ -24,6 +24,8 @@ pub struct Host {
     pub table: Mutex<TableReader>,
     /// The CSI drivers of this node; [`Drivers::none`] for those who only look.
     pub drivers: Drivers,
+    /// The folder that flexVolume drivers are in.
+    pub flex_volume_dir: PathBuf,
 }
 
 impl Host {

@@ -125,6 +125,8 @@ pub struct RebuiltDevice {
 /// What a record says of a volume or device, for who only needs that.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Recorded<'a> {
+    /// The plugin.
+    pub plugin: Option<&'a PluginName>,
     /// The `PersistentVolume`.
     pub persistent_volume: Option<&'a Verbatim>,
     /// The pod's `volumes[x]` entry.
@@ -136,6 +138,7 @@ pub struct Recorded<'a> {
 impl<'a> From<&'a PodVolume> for Recorded<'a> {
     fn from(record: &'a PodVolume) -> Self {
         Self {
+            plugin: Some(&record.plugin),
             persistent_volume: record.persistent_volume.as_ref(),
             volume: Some(&record.volume),
             provider_info: record.provider_info.as_ref(),
@@ -146,6 +149,7 @@ impl<'a> From<&'a PodVolume> for Recorded<'a> {
 impl<'a> From<&'a DeviceMountRecord> for Recorded<'a> {
     fn from(record: &'a DeviceMountRecord) -> Self {
         Self {
+            plugin: Some(&record.plugin),
             persistent_volume: record.persistent_volume.as_ref(),
             volume: record.volume.as_ref(),
             provider_info: record.provider_info.as_ref(),
@@ -545,6 +549,8 @@ pub struct TearDown<'a> {
     pub trusted: bool,
     /// How many times in a row it failed before, since the manager's start.
     pub failures: u32,
+    /// Whether what a driver mounted is unmounted without it if the driver is not there any more.
+    pub without_driver: bool,
 }
 
 /// What UnmountDevice is given.

@@ -4,6 +4,7 @@ pub mod config_map;
 pub mod csi;
 pub mod downward_api;
 pub mod empty_dir;
+pub mod flex_volume;
 pub mod host_path;
 pub(crate) mod known;
 pub mod local;

@@ -1,6 +1,6 @@
 //! Runs an external tool (mkfs, fsck, blkid) with a deadline and bounded output.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::Read;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -13,7 +13,7 @@ use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open};
 
 /// The most that is kept of each output stream, in bytes. The rest is read, so that the tool does not block on a
 /// full pipe, and dropped: what a tool has to say about one device fits many times.
-const MAX_OUTPUT: usize = 64 << 10;
+pub(crate) const MAX_OUTPUT: usize = 64 << 10;
 
 /// Where tools are looked for beyond the manager's own `PATH`: a service's `PATH` often lacks the `sbin` folders.
 const SYSTEM_PATH: &str = "/usr/sbin:/usr/bin:/sbin:/bin";
@@ -84,8 +84,9 @@ pub enum ToolError {
 ///
 /// # Errors
 /// [`ToolError::Start`] if it cannot be started or waited for, [`ToolError::Deadline`] if it was killed.
-pub fn run_tool(program: &str, args: &[&std::ffi::OsStr], deadline: Duration) -> Result<ToolOutput, ToolError> {
-    let start_error = |source: std::io::Error| ToolError::Start { program: program.to_owned(), source };
+pub fn run_tool(program: impl AsRef<OsStr>, args: &[&OsStr], deadline: Duration) -> Result<ToolOutput, ToolError> {
+    let shown = program.as_ref().to_string_lossy();
+    let start_error = |source: std::io::Error| ToolError::Start { program: shown.clone().into_owned(), source };
     let mut path = std::env::var_os("PATH").unwrap_or_default();
     if !path.is_empty() {
         path.push(":");
@@ -93,7 +94,7 @@ pub fn run_tool(program: &str, args: &[&std::ffi::OsStr], deadline: Duration) ->
     path.push(OsString::from(SYSTEM_PATH));
 
     let until = Instant::now().checked_add(deadline);
-    let mut child = Command::new(program)
+    let mut child = Command::new(program.as_ref())
         .args(args)
         .env("LC_ALL", "C")
         .env("PATH", path)
@@ -107,7 +108,7 @@ pub fn run_tool(program: &str, args: &[&std::ffi::OsStr], deadline: Duration) ->
         Ok(Some(output)) => Ok(output),
         Ok(None) => {
             kill_group(&mut child);
-            Err(ToolError::Deadline { program: program.to_owned(), deadline })
+            Err(ToolError::Deadline { program: shown.into_owned(), deadline })
         }
         Err(source) => {
             kill_group(&mut child);

@@ -15,6 +15,7 @@ use serde_json::json;
 pub(super) fn scan(root: &Path, state: &Path) -> Result<()> {
     let kernel = Kernel::detect();
     let host = Host {
+        flex_volume_dir: std::path::PathBuf::new(),
         root: NodeRoot::open(root)?,
         kernel,
         boot_id: refloat_node::evidence::boot_id()?,
@@ -29,6 +30,7 @@ pub(super) fn scan(root: &Path, state: &Path) -> Result<()> {
 /// As `node` does at its start.
 pub(super) fn restart(root: &Path, state: &Path) -> Result<()> {
     let manager = Manager::start(ManagerOptions {
+        flex_volume_dir: std::path::PathBuf::new(),
         root_dir: root.into(),
         state_dir: state.into(),
         manifests: root.join("none"),

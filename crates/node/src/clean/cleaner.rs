@@ -10,7 +10,8 @@ use jiff::Timestamp;
 use refloat_csi::Drivers;
 use refloat_mount::{MountTable, NodeRoot, PathError, PendingUnmount, RemoveError, UnmountError};
 use refloat_record::{PodUid, Record, Store};
-use refloat_volume::{Host, Plugins, VolumeError, layout};
+use refloat_volume::plugins::flex_volume;
+use refloat_volume::{Host, Plugins, Recorded, VolumeError, layout};
 use rustix::event::{PollFd, PollFlags};
 use rustix::time::Timespec;
 
@@ -41,6 +42,8 @@ pub struct CleanerOptions {
     pub operation_deadline: Duration,
     /// How long all may take.
     pub timeout: Duration,
+    /// The folder that flexVolume drivers are in.
+    pub flex_volume_dir: PathBuf,
 }
 
 /// Why the node could not be looked at or cleaned.
@@ -152,8 +155,8 @@ impl Cleaner {
         } else {
             Drivers::none()
         };
-        let host =
-            host::open_host(kernel, root, drivers, options.operation_deadline).map_err(io("read the boot id"))?;
+        let host = host::open_host(kernel, root, drivers, options.operation_deadline, options.flex_volume_dir.clone())
+            .map_err(io("read the boot id"))?;
         let plugins = Arc::new(Plugins::builtin());
         let executor = Arc::new(Executor { host: Arc::new(host), plugins, store, generation: 0 });
         let pool = Pool::new(Arc::clone(&executor), options.workers, options.operation_deadline)
@@ -230,22 +233,23 @@ impl Cleaner {
     /// The drivers that can be asked, of those that volumes on this node need. A dry run only looks whether somebody listens
     /// where they would be.
     fn drivers(&self, evidence: &Evidence, actual: &Actual) -> BTreeSet<String> {
-        let plugins = &self.executor.plugins;
-        let of_volumes = actual
-            .volumes
-            .iter()
-            .filter_map(|v| v.record.as_ref())
-            .filter_map(|record| plugins.by_name(&record.plugin)?.recorded_driver(record.into()));
-        let of_devices = actual
-            .devices
-            .iter()
-            .filter_map(|d| d.record.as_ref())
-            .filter_map(|record| plugins.by_name(&record.plugin)?.recorded_driver(record.into()));
-        let needed: BTreeSet<String> = of_volumes.chain(of_devices).collect();
-        if needed.is_empty() {
-            return needed;
+        let (plugins, host) = (&self.executor.plugins, &self.executor.host);
+        let of_volumes =
+            actual.volumes.iter().filter_map(|v| v.record.as_ref()).map(|r| (&r.plugin, Recorded::from(r)));
+        let of_devices =
+            actual.devices.iter().filter_map(|d| d.record.as_ref()).map(|r| (&r.plugin, Recorded::from(r)));
+        let (mut needed, mut programs) = (BTreeSet::new(), BTreeSet::new());
+        for (plugin, recorded) in of_volumes.chain(of_devices) {
+            let Some(name) = plugins.by_name(plugin).and_then(|p| p.recorded_driver(recorded)) else { continue };
+            if !flex_volume::is_flex_volume(plugin) {
+                needed.insert(name);
+            } else if flex_volume::is_there(&host.flex_volume_dir, plugin) {
+                programs.insert(name);
+            }
         }
-        let host = &self.executor.host;
+        if needed.is_empty() {
+            return programs;
+        }
         let mut sockets: BTreeMap<&str, Vec<PathBuf>> = BTreeMap::new();
         for record in &evidence.records.records {
             if let Record::Driver(driver) = record {
@@ -276,7 +280,8 @@ impl Cleaner {
                 std::thread::sleep(DRIVERS_STEP);
             }
         }
-        needed.iter().filter(|name| registered(name) || answers(name)).cloned().collect()
+        programs.extend(needed.iter().filter(|name| registered(name) || answers(name)).cloned());
+        programs
     }
 
     // ── carrying out ───────────────────────────────────────────────────────────────────────────────────────────────
@@ -369,6 +374,7 @@ impl Cleaner {
             lane: unit.driver.clone(),
             force: options.force.then_some(Force { lazy: true }),
             clear_payload: unit.clear_payload,
+            without_driver: options.without_driver,
         };
         self.pool.submit([job]).map_err(|source| CleanError::Io { doing: "start a worker thread", source })
     }
@@ -457,6 +463,7 @@ impl Cleaner {
         flight.tries += 1;
         match source {
             VolumeError::Driver(_) if flight.tries < DRIVER_TRIES => {}
+            VolumeError::FlexDriver(error) if error.is_refusal() && flight.tries < DRIVER_TRIES => {}
             VolumeError::Unmount(UnmountError::Hangs(unmount)) if options.force && flight.tries < 3 => {
                 tracing::warn!(path = %unmount.path().display(), "the unmount does not come back; it is made to give up");
                 unmount.give_up();

@@ -229,8 +229,9 @@ fn record_for(executor: &Executor, job: &Job, volume: &DesiredVolume) -> Result<
 /// Undoes a first SetUp that failed, so that a volume that cannot be set up leaves nothing behind. What cannot be undone
 /// keeps its record and is torn down or finished later.
 fn undo(executor: &Executor, journal: &Journal<'_>, plugin: &dyn Plugin, record: &PodVolume, untouched: bool) {
-    let undone =
-        plugin.tear_down(&TearDown { host: &executor.host, record, trusted: untouched, failures: 0 }).and_then(|()| {
+    let undone = plugin
+        .tear_down(&TearDown { host: &executor.host, record, trusted: untouched, failures: 0, without_driver: false })
+        .and_then(|()| {
             let at = mount_of(record).map(|(path, _)| path).or(record.path.as_ref());
             at.map_or(Ok(()), |path| executor.check_unmounted(path))?;
             journal.remove(record.key())

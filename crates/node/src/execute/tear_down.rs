@@ -18,7 +18,7 @@ pub(super) fn run(
     job: &Job,
 ) -> Result<Success, VolumeError> {
     let host = &executor.host;
-    let failures = job.failures;
+    let (failures, without_driver) = (job.failures, job.without_driver);
     // A driver that is asked to undo it may have begun when something fails: it is not what was confirmed any more.
     if trusted && record.confirmed {
         journal.put(Record::PodVolume(PodVolume { confirmed: false, ..record.clone() }))?;
@@ -28,9 +28,9 @@ pub(super) fn run(
         clear_payload(executor, path)?;
     }
     match executor.plugins.by_name(&record.plugin) {
-        Some(plugin) => plugin.tear_down(&TearDown { host, record, trusted, failures })?,
+        Some(plugin) => plugin.tear_down(&TearDown { host, record, trusted, failures, without_driver })?,
         None if record.mode == VolumeMode::Block => {
-            block::unmap(&TearDown { host, record, trusted, failures }, None)?;
+            block::unmap(&TearDown { host, record, trusted, failures, without_driver }, None)?;
         }
         None => {
             // Known from the table alone: a plain unmount, and no file is deleted.

@@ -1,7 +1,7 @@
 //! The node as whoever works on it opens it: a manager, and a clean-up.
 
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::time::Duration;
 
@@ -35,6 +35,7 @@ pub(crate) fn open_host(
     root: NodeRoot,
     drivers: Drivers,
     operation_deadline: Duration,
+    flex_volume_dir: PathBuf,
 ) -> io::Result<Host> {
     Ok(Host {
         root,
@@ -43,5 +44,6 @@ pub(crate) fn open_host(
         tool_deadline: operation_deadline.mul_f64(TOOL_PART),
         table: Mutex::new(TableReader::new(kernel)),
         drivers,
+        flex_volume_dir,
     })
 }

@@ -20,6 +20,10 @@ use crate::{Exclusion, Operation, RecordState, VolumeKey, VolumeState, Wanted, c
 /// nothing tells when somebody moves away the file that stands in the way.
 const LOOK: fn(u32) -> std::time::Duration = retry::back_off;
 
+/// So many times a flexVolume's driver that is not there is looked for, before a pod's mount comes off without it: with
+/// the pauses between tries, about a minute.
+const DRIVER_TURNS: u32 = 7;
+
 impl Manager {
     /// Takes the results of operations that have ended.
     pub(super) fn take_ended(&mut self) {
@@ -215,8 +219,11 @@ impl Manager {
             failures: 0,
             lane: None,
             clear_payload: false,
+            without_driver: false,
         };
         job.failures = self.retries.failures(&job.operation.excludes()[0]);
+        // A flexVolume's mount does not stay for ever because its driver was taken away.
+        job.without_driver = job.failures >= DRIVER_TURNS;
         job.lane = self.lane(&job.operation);
         match &job.operation {
             Operation::AdmitPod { pod, .. } => {

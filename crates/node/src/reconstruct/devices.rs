@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 use refloat_mount::{Device, Mount, MountTable};
 use refloat_record::{DeviceMount, PodUid, Record, RecordKey, RelPath, VolumeMode};
 use refloat_volume::layout::GlobalPath;
+use refloat_volume::plugins::flex_volume::is_flex_volume;
 use refloat_volume::{ForeignFile, Presence, Problem, RebuiltDevice, Recorded as RecordOf, layout};
 
 use super::by_driver::{self, Recorded};
@@ -309,7 +310,9 @@ fn without_record(context: &Context<'_>, global: &GlobalPath<'_>, rel: RelPath) 
         (true, Some(_)) => VolumeState::Uncertain,
         (true, None) => VolumeState::NotMounted,
     };
-    let record = unique_name.clone().filter(|_| conflict.is_none()).map(|unique_name| DeviceMount {
+    // Whoever cleans asks the driver, which is a program.
+    let by_program = needs.is_some() && is_flex_volume(&plugin) && global.mode == VolumeMode::Filesystem;
+    let record = unique_name.clone().filter(|_| conflict.is_none() || by_program).map(|unique_name| DeviceMount {
         unique_name,
         plugin: plugin.clone(),
         mode: if rel.as_path().starts_with(layout::CSI_BLOCK) { VolumeMode::Block } else { VolumeMode::Filesystem },

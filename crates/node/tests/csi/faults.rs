@@ -147,7 +147,7 @@ fn a_refusal_is_believed_of_nothing_alone() -> Outcome {
         let try_it = |code: i32, failures: u32| {
             let action = Action::Code { code, message: "not mounted".into() };
             world.driver.faults().order("NodeUnpublishVolume", &Fault::always(action)).unwrap();
-            let step = TearDown { host: &host, record: &record, trusted: true, failures };
+            let step = TearDown { host: &host, record: &record, trusted: true, failures, without_driver: false };
             Csi.tear_down(&step).map_err(|error| error.problem().code)
         };
         let about_the_target = [2, 3, 5, 9, 13];

@@ -21,6 +21,7 @@ pub fn run_if_manager() {
     let Some(folder) = std::env::var_os(BE_MANAGER).map(PathBuf::from) else { return };
     let _ = rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL));
     let options = ManagerOptions {
+        flex_volume_dir: std::path::PathBuf::new(),
         root_dir: folder.join("kubelet"),
         state_dir: folder.join("state"),
         manifests: folder.join("manifests"),

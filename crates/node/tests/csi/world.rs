@@ -76,6 +76,7 @@ impl World {
             tool_deadline: crate::stage::PATIENCE,
             table: Mutex::new(TableReader::new(Kernel::detect())),
             drivers: Drivers::none(),
+            flex_volume_dir: PathBuf::new(),
         }
     }
 

@@ -302,6 +302,7 @@ fn one(base: &Path, seed: u64) {
     state.said = Said { wanted: said.wanted.clone(), unknown: said.unknown.clone() };
     let mut cleaner = Cleaner::open(
         CleanerOptions {
+            flex_volume_dir: PathBuf::new(),
             root_dir: state.root.clone(),
             state_dir: base.join("state"),
             write: true,

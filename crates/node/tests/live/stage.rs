@@ -31,6 +31,7 @@ impl Stage {
             std::fs::create_dir(dir.path().join(name)).unwrap();
         }
         let options = ManagerOptions {
+            flex_volume_dir: std::path::PathBuf::new(),
             root_dir: dir.path().join("kubelet"),
             state_dir: dir.path().join("state"),
             manifests: dir.path().join("manifests"),

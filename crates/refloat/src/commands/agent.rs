@@ -60,7 +60,7 @@ fn cleaning(args: &AgentArgs, settings: &Settings) -> Result<Option<Cleaning>, F
     Ok(Some(Cleaning {
         listener,
         options: CleanOptions { grace: args.grace, ..options_of(undo)? },
-        cleaner: how(&settings, undo.workers, undo.timeout),
+        cleaner: how(&settings, &undo.drivers, undo.workers, undo.timeout),
         authority: Box::new(move || authority(&settings, &sources).unwrap_or_else(|_| Box::new(NoAuthority))),
     }))
 }

@@ -9,7 +9,7 @@ use refloat_node::clean::{
 };
 use refloat_record::PodUid;
 
-use crate::cli::{AuthorityArgs, CleanArgs, UndoArgs};
+use crate::cli::{AuthorityArgs, CleanArgs, DriverArgs, UndoArgs};
 use crate::config::Settings;
 use crate::exit::{Done, Failure};
 use crate::look::open_root;
@@ -28,7 +28,8 @@ pub(crate) fn run(args: &CleanArgs, settings: &Settings) -> Result<Done, Failure
         ..options(&args.undo)?
     };
     let undo = &args.undo;
-    let mut cleaner = cleaner(settings, &undo.authority, args.yes, undo.workers, undo.timeout)?;
+    let how = CleanerOptions { write: args.yes, ..how(settings, &undo.drivers, undo.workers, undo.timeout) };
+    let mut cleaner = cleaner(settings, &undo.authority, how)?;
     let (plan, _) = cleaner.plan(&options).map_err(|e| explain(e, settings))?;
     if !options.targets.is_empty() && plan.units.is_empty() && plan.kept.is_empty() && plan.wanted.is_empty() {
         let names: Vec<&str> = options.targets.iter().map(|t| t.0.as_str()).collect();
@@ -110,21 +111,14 @@ fn is_device(name: &str) -> bool {
 }
 
 /// Opens what cleans.
-pub(super) fn cleaner(
-    settings: &Settings,
-    args: &AuthorityArgs,
-    write: bool,
-    workers: u16,
-    timeout: Duration,
-) -> Result<Cleaner, Failure> {
+pub(super) fn cleaner(settings: &Settings, args: &AuthorityArgs, options: CleanerOptions) -> Result<Cleaner, Failure> {
     // So that a root that is not there is told as everywhere.
     open_root(settings)?;
-    let options = CleanerOptions { write, ..how(settings, workers, timeout) };
     Cleaner::open(options, authority(settings, args)?).map_err(|e| explain(e, settings))
 }
 
 /// How a clean-up is carried out.
-pub(super) fn how(settings: &Settings, workers: u16, timeout: Duration) -> CleanerOptions {
+pub(super) fn how(settings: &Settings, drivers: &DriverArgs, workers: u16, timeout: Duration) -> CleanerOptions {
     CleanerOptions {
         root_dir: settings.root_dir.clone(),
         state_dir: settings.state_dir.clone(),
@@ -132,6 +126,7 @@ pub(super) fn how(settings: &Settings, workers: u16, timeout: Duration) -> Clean
         workers: workers.into(),
         operation_deadline: OPERATION_DEADLINE.min(timeout),
         timeout,
+        flex_volume_dir: settings.flex_volume_dir(drivers),
     }
 }
 

@@ -42,6 +42,7 @@ pub(crate) fn run(args: &NodeArgs, settings: &Settings) -> Result<Done, Failure>
         workers: args.workers.or(settings.file.workers).unwrap_or(WORKERS).max(1).into(),
         operation_deadline: Duration::from_secs(deadline.max(1).into()),
         lazy_unmount: args.lazy_unmount || settings.file.lazy_unmount.unwrap_or(false),
+        flex_volume_dir: settings.flex_volume_dir(&args.drivers),
         records: !args.without_records,
     };
     if args.once {

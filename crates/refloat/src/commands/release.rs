@@ -1,8 +1,8 @@
 //! `refloat release`: every volume of the node is torn down, and it is proved that none is left.
 
-use refloat_node::clean::{CleanOptions, what_is_left};
+use refloat_node::clean::{CleanOptions, CleanerOptions, what_is_left};
 
-use super::clean::{cleaner, explain, options, stopped};
+use super::clean::{cleaner, explain, how, options, stopped};
 use crate::cli::ReleaseArgs;
 use crate::config::Settings;
 use crate::exit::{Done, Failure};
@@ -13,7 +13,8 @@ use crate::output::table::Look;
 pub(crate) fn run(args: &ReleaseArgs, settings: &Settings) -> Result<Done, Failure> {
     let undo = &args.undo;
     let options = CleanOptions { release: true, including_running: args.including_running, ..options(undo)? };
-    let mut cleaner = cleaner(settings, &undo.authority, args.yes, undo.workers, undo.timeout)?;
+    let how = CleanerOptions { write: args.yes, ..how(settings, &undo.drivers, undo.workers, undo.timeout) };
+    let mut cleaner = cleaner(settings, &undo.authority, how)?;
     let (plan, seen) = cleaner.plan(&options).map_err(|e| explain(e, settings))?;
     let mut out = std::io::BufWriter::new(std::io::stdout().lock());
     let look = Look::of_stdout(settings.color);

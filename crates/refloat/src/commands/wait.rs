@@ -16,7 +16,7 @@ use rustix::event::{PollFd, PollFlags};
 use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
 use rustix::time::Timespec;
 
-use super::clean::{assumed, assumed_devices, cleaner, explain};
+use super::clean::{assumed, assumed_devices, cleaner, explain, how};
 use crate::cli::{WaitArgs, WaitFor};
 use crate::config::Settings;
 use crate::exit::{Done, Failure};
@@ -33,7 +33,7 @@ pub(crate) fn run(args: &WaitArgs, settings: &Settings) -> Result<Done, Failure>
     let end = args.timeout.map(|timeout| Instant::now() + timeout);
     let (assume_gone, assume_unused) = (assumed(&args.authority)?, assumed_devices(&args.authority));
     let options = CleanOptions { assume_gone, assume_unused, ..CleanOptions::default() };
-    let mut cleaner = cleaner(settings, &args.authority, false, 1, Duration::from_secs(60))?;
+    let mut cleaner = cleaner(settings, &args.authority, how(settings, &args.drivers, 1, Duration::from_secs(60)))?;
     loop {
         // Before looking, so that what changes meanwhile is seen.
         let watch = Watch::new(cleaner.host().root.path(), &settings.state_dir, args)?;

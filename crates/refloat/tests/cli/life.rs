@@ -39,8 +39,12 @@ pub(crate) struct Manager(Child);
 
 impl Manager {
     pub(crate) fn start(node: &Node) -> Result<Self> {
+        Self::start_with(node, &[])
+    }
+
+    pub(crate) fn start_with(node: &Node, more: &[&str]) -> Result<Self> {
         let pods = node.pods().display().to_string();
-        let mut command = node.refloat(&["node", "--manifests", &pods]);
+        let mut command = node.refloat(&[&["node", "--manifests", &pods], more].concat());
         Ok(Self(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn()?))
     }
 

@@ -8,6 +8,7 @@ mod browser;
 mod clean;
 mod clean_csi;
 mod clean_devices;
+mod clean_flex;
 mod failures;
 mod foreign;
 mod hung;
@@ -39,6 +40,7 @@ fn tests() -> Vec<(&'static str, Test)> {
         clean::TESTS,
         clean_csi::TESTS,
         clean_devices::TESTS,
+        clean_flex::TESTS,
         failures::TESTS,
         foreign::TESTS,
         hung::TESTS,

@@ -27,7 +27,8 @@ use crate::{
     SpecSource, TearDown, UnmountDevice, VolumeError, VolumeSpec,
 };
 
-pub(crate) use flex::{Flex, is_flex};
+pub(crate) use flex::Flex;
+pub use flex::is_flex;
 use kinds::{KINDS, Kind};
 
 /// What one sets up instead of such a volume.

@@ -1,5 +1,3 @@
-use std::ffi::OsStr;
-
 use super::*;
 
 fn sh(script: &str, deadline: Duration) -> Result<ToolOutput, ToolError> {

@@ -42,6 +42,7 @@ impl Node {
             tool_deadline: Duration::from_secs(20),
             table: Mutex::new(TableReader::new(kernel)),
             drivers: refloat_csi::Drivers::none(),
+            flex_volume_dir: dir.path().join("flex"),
         };
         Self { dir, host, plugins: Plugins::builtin() }
     }
@@ -329,7 +330,13 @@ impl<'n> Life<'n> {
     pub fn tear_down(&self) -> Result<(), VolumeError> {
         let record = self.record.clone().unwrap_or_else(|| self.new_record());
         let trusted = self.record.is_some();
-        self.plugin().tear_down(&TearDown { host: &self.node.host, record: &record, trusted, failures: 0 })
+        self.plugin().tear_down(&TearDown {
+            host: &self.node.host,
+            record: &record,
+            trusted,
+            failures: 0,
+            without_driver: false,
+        })
     }
 
     pub fn mount_device(&mut self) -> Result<DeviceOutcome, VolumeError> {

@@ -69,6 +69,7 @@ impl CsiNode {
 
     pub(super) fn manager(&self, workers: usize) -> Result<Manager> {
         let options = ManagerOptions {
+            flex_volume_dir: std::path::PathBuf::new(),
             root_dir: self.root.clone(),
             state_dir: self.state.clone(),
             manifests: self.node.pods(),

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use refloat_record::{PodUid, UniqueVolumeName};
 use refloat_volume::Presence;
+use refloat_volume::plugins::flex_volume::is_flex_volume;
 
 use super::Planner;
 use super::steps::{kept, plain_step, unmount_command};
@@ -96,12 +97,16 @@ impl Planner<'_> {
             ..kept(device.path.clone(), code, reason)
         };
         let plugin = self.input.plugins.by_name(&device.plugin);
-        let by_driver = plugin.is_some_and(|p| p.capabilities().presence == Presence::Driver);
-        let record = device.record.as_ref().filter(|_| device.conflict.is_none());
+        // Without a record, that its driver has to be asked is a flexVolume's only conflict.
+        let by_program = is_flex_volume(&device.plugin);
+        let by_driver = by_program || plugin.is_some_and(|p| p.capabilities().presence == Presence::Driver);
+        let unrecorded = by_program && device.record_state != RecordState::Ok;
+        let record = device.record.as_ref().filter(|_| unrecorded || device.conflict.is_none());
         let driver = record.and_then(|r| plugin?.recorded_driver(r.into()));
         let reachable = driver.as_ref().is_none_or(|name| self.input.drivers.contains(name));
         if let (Some(record), true, true) = (record, reachable, plugin.is_some() && (!by_driver || driver.is_some())) {
-            let mut steps = self.unmounts(&device.path, Action::UnmountDevice, Some(name), by);
+            let reason = if by_program { &format!("{by}; by its driver {}", device.plugin) } else { by };
+            let mut steps = self.unmounts(&device.path, Action::UnmountDevice, Some(name), reason);
             if !steps.iter().any(|s| s.action == Action::UnmountDevice) {
                 steps.push(plain_step(Action::UnmountDevice, &device.path, Some(name), by));
             }
@@ -143,9 +148,13 @@ impl Planner<'_> {
                 let why = format!("its file system is mounted at {}, which stays", user.display());
                 return self.keep(keep("InUse", why));
             }
+            let left = match (by_program, device.record_state) {
+                (true, RecordState::Missing) => "what the driver would do besides (a session, a map) is not done",
+                _ => "stays known as not unstaged",
+            };
             self.plan.kept.push(Kept {
                 command: None,
-                ..keep("NotUnstaged", format!("{who}, so it is unmounted without it and stays known as not unstaged"))
+                ..keep("NotUnstaged", format!("{who}, so it is unmounted without it and {left}"))
             });
             let by = format!("{by}; {who}, and is not asked");
             if device.mount.is_some() {

@@ -13,11 +13,11 @@ use refloat_record::PluginName;
 
 use super::kinds::{Field, Kind};
 use super::told::{Seen, Told, put_together};
-use super::{Instead, capabilities, global_of, never_set_up, not_set_up, plain_tear_down, plain_unmount_device};
-use crate::plugins::node_root;
+use super::{Instead, capabilities, global_of, never_set_up, not_set_up};
+use crate::plugins::{flex_volume, node_root};
 use crate::{
-    Capabilities, FoundVolume, GlobalMount, Plugin, Presence, Rebuilt, SetUp, SpecError, SpecSource, TearDown,
-    UnmountDevice, VolumeError, VolumeSpec,
+    Capabilities, FoundVolume, GlobalMount, Plugin, Presence, Rebuilt, Recorded, SetUp, SpecError, SpecSource,
+    TearDown, UnmountDevice, VolumeError, VolumeSpec,
 };
 
 /// Any flexVolume driver. What it is called stands in the folder's name.
@@ -25,7 +25,7 @@ use crate::{
 pub(crate) struct Flex;
 
 /// Whether a plugin of this name that nobody knows is a flexVolume driver: the kubelet's own are all `kubernetes.io/…`.
-pub(crate) fn is_flex(name: &PluginName) -> bool {
+pub fn is_flex(name: &PluginName) -> bool {
     let name = name.as_str();
     !name.starts_with("kubernetes.io") && !name.contains('~') && name.split('/').all(|part| !part.is_empty())
 }
@@ -45,7 +45,7 @@ const KIND: Kind = Kind {
     attachable: false,
     device_mountable: false,
     has_devices: true,
-    device_needs: Some("its driver has to be asked, which this version cannot do yet"),
+    device_needs: Some("its driver has to be asked, which `refloat clean` does"),
     presence: Presence::Mount,
     inline_only: false,
     spec_name: |folder| Some(folder),
@@ -84,11 +84,15 @@ impl Plugin for Flex {
     }
 
     fn tear_down(&self, step: &TearDown<'_>) -> Result<(), VolumeError> {
-        plain_tear_down(step)
+        flex_volume::tear_down(step)
     }
 
     fn unmount_device(&self, step: &UnmountDevice<'_>) -> Result<(), VolumeError> {
-        plain_unmount_device(step)
+        flex_volume::unmount_device(step)
+    }
+
+    fn recorded_driver(&self, recorded: Recorded<'_>) -> Option<String> {
+        recorded.plugin.map(ToString::to_string)
     }
 
     fn device_needs(&self) -> Option<&'static str> {
