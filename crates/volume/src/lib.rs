@@ -39,7 +39,7 @@ pub use host::Host;
 pub use object::{Lookup, NodeFacts, Object, Objects};
 pub use payload::{ContentError, Payload, PayloadFile};
 pub use plugin::{
-    Announced, Announcer, Capabilities, DeviceAnnouncer, DeviceOutcome, FoundVolume, GlobalMount, LayoutMemo,
+    Announced, Announcer, Capabilities, DeviceAnnouncer, DeviceOutcome, Doubts, FoundVolume, GlobalMount, LayoutMemo,
     MountDevice, Plugin, Plugins, Presence, Rebuilt, RebuiltDevice, RebuiltSpec, Reconstruction, Recorded, SetUp,
     TearDown, UnmountDevice,
 };

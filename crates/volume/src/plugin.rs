@@ -84,6 +84,8 @@ pub struct FoundVolume<'a> {
 pub struct LayoutMemo {
     /// The path on the host that a device and root are seen at.
     pub(crate) host_paths: std::sync::Mutex<std::collections::HashMap<(Device, PathBuf), Option<PathBuf>>>,
+    /// Where CSI volumes are staged, by the file systems that are mounted there.
+    pub(crate) csi_stages: std::sync::OnceLock<std::collections::HashMap<Device, Vec<PathBuf>>>,
     /// The folders that global mounts stand in, relative to the node root.
     global_folders: std::collections::HashSet<PathBuf>,
 }
@@ -111,6 +113,19 @@ pub struct Rebuilt {
     pub volume_name: Option<String>,
     /// What the plugin's record would have to find its way back, as far as that could be told.
     pub provider_info: Option<Verbatim>,
+    /// What speaks against it.
+    pub doubts: Doubts,
+}
+
+/// What speaks against another program's file that a volume is told by.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Doubts {
+    /// What contradicts what, one sentence each.
+    pub contradictions: Vec<String>,
+    /// Whether nobody can tell for that which volume it is.
+    pub of_identity: bool,
+    /// The global mount (relative to the node root) of the volume that it is by the file: it counts as used by it.
+    pub by_file: Option<RelPath>,
 }
 
 /// A device rebuilt without a record.

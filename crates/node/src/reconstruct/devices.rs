@@ -242,6 +242,13 @@ fn without_record(context: &Context<'_>, global: &GlobalPath<'_>, rel: RelPath) 
     };
     let key = unique_name.clone().map(RecordKey::DeviceMount);
     let lost = key.as_ref().and_then(|key| context.unreadable.get(key));
+    let mut problems: Vec<_> = lost.map(|(_, p)| p.clone()).into_iter().collect();
+    let who = format!("the device at {}", path.display());
+    if let Some(Err(why)) = &rebuilt {
+        let is_good = foreign.is_some_and(|file| file.good().is_some());
+        let problem = if is_good { foreign_files::contradicts } else { foreign_files::vol_data_damaged };
+        problems.push(problem(&who, why));
+    }
     let conflict = if by_name.is_none() {
         Some(format!("{plugin} is not built in, and only it knows how its devices are undone"))
     } else if let Some(Err(why)) = rebuilt {
@@ -254,9 +261,7 @@ fn without_record(context: &Context<'_>, global: &GlobalPath<'_>, rel: RelPath) 
     } else {
         needs.map(|needs| format!("the device at {} stays: {needs}", path.display()))
     };
-    let mut problems: Vec<_> = lost.map(|(_, p)| p.clone()).into_iter().collect();
     let fields = by_name.map(|plugin| plugin.device_fields(global.rest, global.mode)).unwrap_or_default();
-    let who = format!("the device at {}", path.display());
     let mut notes = context.notes();
     note_device(&mut notes, &stack, &bound, foreign);
     for file in files {

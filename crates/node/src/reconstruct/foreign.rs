@@ -160,7 +160,7 @@ pub(super) struct Told {
 impl From<Rebuilt> for Told {
     fn from(rebuilt: Rebuilt) -> Self {
         let lost = rebuilt.lost.into_iter().map(Cow::Borrowed).collect();
-        Self { spec: rebuilt.spec, lost, contradictions: vec![] }
+        Self { spec: rebuilt.spec, lost, contradictions: rebuilt.doubts.contradictions }
     }
 }
 
@@ -338,6 +338,15 @@ pub(super) fn damaged(who: &str, file: &ForeignRecord, why: &str) -> Problem {
         "ForeignRecordDamaged",
         format!("{who}: {} says nothing: {why}", file.path.display()),
         "The file is left as it is. What paths and the mount table tell is used.",
+    )
+}
+
+/// The problem of a `vol_data.json` that says nothing.
+pub(super) fn vol_data_damaged(who: &str, why: &str) -> Problem {
+    Problem::new(
+        "VolDataDamaged",
+        format!("{who}: {why}"),
+        "The file is left as it is. The volume is undone with what the mount table tells.",
     )
 }
 

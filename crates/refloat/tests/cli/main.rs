@@ -11,6 +11,7 @@ mod clean_devices;
 mod clean_flex;
 mod failures;
 mod foreign;
+mod foreign_csi;
 mod hung;
 mod layouts;
 mod life;
@@ -43,6 +44,7 @@ fn tests() -> Vec<(&'static str, Test)> {
         clean_flex::TESTS,
         failures::TESTS,
         foreign::TESTS,
+        foreign_csi::TESTS,
         hung::TESTS,
         layouts::TESTS,
         page::TESTS,

@@ -170,7 +170,13 @@ impl Plugin for EmptyDir {
             _ => lost.push("emptyDir.medium"),
         }
         let spec = serde_json::json!({ "name": found.folder, "emptyDir": source });
-        Some(Rebuilt { spec: RebuiltSpec::Volume(spec), lost, volume_name: None, provider_info: None })
+        Some(Rebuilt {
+            spec: RebuiltSpec::Volume(spec),
+            lost,
+            volume_name: None,
+            provider_info: None,
+            doubts: crate::Doubts::default(),
+        })
     }
 }
 

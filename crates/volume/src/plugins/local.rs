@@ -253,7 +253,13 @@ impl Plugin for Local {
 
 fn rebuilt(name: &str, local: Map<String, Value>, mode: VolumeMode, lost: Vec<&'static str>) -> Rebuilt {
     let spec = rebuilt_persistent_volume(name, "local", &Value::Object(local), mode);
-    Rebuilt { spec: RebuiltSpec::PersistentVolume(spec), lost, volume_name: None, provider_info: None }
+    Rebuilt {
+        spec: RebuiltSpec::PersistentVolume(spec),
+        lost,
+        volume_name: None,
+        provider_info: None,
+        doubts: crate::Doubts::default(),
+    }
 }
 
 /// What is to be bound: the root of the device's mount, or the folder.

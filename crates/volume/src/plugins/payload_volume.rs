@@ -361,7 +361,13 @@ fn tear_down(step: &TearDown<'_>) -> Result<(), VolumeError> {
 /// What a folder's name tells: the pod's own name for the volume and its type, nothing of where the content is from.
 fn from_layout(found: FoundVolume<'_>, field: &'static str, lost: &[&'static str]) -> Rebuilt {
     let spec = serde_json::json!({ "name": found.folder, field: {} });
-    Rebuilt { spec: RebuiltSpec::Volume(spec), lost: lost.to_vec(), volume_name: None, provider_info: None }
+    Rebuilt {
+        spec: RebuiltSpec::Volume(spec),
+        lost: lost.to_vec(),
+        volume_name: None,
+        provider_info: None,
+        doubts: crate::Doubts::default(),
+    }
 }
 
 #[cfg(test)]

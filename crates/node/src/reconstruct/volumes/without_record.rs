@@ -77,11 +77,8 @@ pub(super) fn conclude(context: &Context<'_>, found: &Found<'_>) -> ActualVolume
         Some(ForeignFile::Good(data)) => c.evidence.add(|| format!("{}: {data}", layout::VOL_DATA)),
         Some(ForeignFile::Bad { why }) => {
             c.evidence.add(|| format!("{}: {why}", layout::VOL_DATA));
-            c.problems.push(Problem::new(
-                "VolDataDamaged",
-                format!("{who}: the kubelet's {} says nothing: {why}", layout::VOL_DATA),
-                "The file is left as it is. The volume is undone with what the mount table tells.",
-            ));
+            let why = format!("the kubelet's {} says nothing: {why}", layout::VOL_DATA);
+            c.problems.push(foreign::vol_data_damaged(&who.to_string(), &why));
         }
     }
     c.evidence.add(|| format!("folders: {}", if found.folder.is_some() { "there" } else { "not there" }));
@@ -96,6 +93,7 @@ pub(super) fn conclude(context: &Context<'_>, found: &Found<'_>) -> ActualVolume
     let device = plugin.filter(|_| valid).and_then(|p| p.device_of(seen_of_it?));
     let volume_name = rebuilt.as_ref().and_then(|r| r.volume_name.clone());
     let own_provider_info = rebuilt.as_ref().and_then(|r| r.provider_info.clone());
+    let doubts = rebuilt.as_ref().map(|r| r.doubts.clone()).filter(|doubts| doubts.of_identity);
     let from = device.as_ref().and_then(|device| device.path.strip_prefix(root).ok());
     let files = context.foreign.of_volume(&found.pod, &found.plugin, found.name, found.mode, from, &mut c.evidence);
     let rebuilt = c.merge(rebuilt.map(Told::from), &files, plugin, found, &who);
@@ -115,7 +113,9 @@ pub(super) fn conclude(context: &Context<'_>, found: &Found<'_>) -> ActualVolume
             match shared {
                 Some(name) => layout::unique_name_of_device(&plugin_name, name).ok(),
                 // An inline volume is its pod's own.
-                None if rebuilt.is_some() => Some(layout::unique_name_of_pod(&pod, &plugin_name, &spec_name)),
+                None if rebuilt.as_ref().is_some_and(|r| matches!(r.spec, RebuiltSpec::Volume(_))) => {
+                    Some(layout::unique_name_of_pod(&pod, &plugin_name, &spec_name))
+                }
                 None => None,
             }
         } else if let Some(name) = device.as_ref().and_then(|device| device.volume_name.as_deref()) {
@@ -129,6 +129,10 @@ pub(super) fn conclude(context: &Context<'_>, found: &Found<'_>) -> ActualVolume
             None
         }
     });
+    // It may be another volume, which no driver is to be asked to undo.
+    if let Some(why) = doubts.as_ref().and_then(|doubts| doubts.contradictions.first()) {
+        c.conflict = Some(format!("{who}: {why}"));
+    }
     c.judge_without_record(found, plugin, &plugin_name, rebuilt.as_ref(), &stack, &who, valid);
     if let Some(map_path) = map_path.as_ref().filter(|_| found.mode == VolumeMode::Block) {
         c.judge_block_without_record(context, found, map_path, !stack.is_empty());
@@ -154,7 +158,7 @@ pub(super) fn conclude(context: &Context<'_>, found: &Found<'_>) -> ActualVolume
     let link = found.folder.and_then(|folder| folder.link.as_ref());
     let device_path = device.map(|device| device.path);
     let below_root = |path: &std::path::PathBuf| RelPath::new(path.strip_prefix(root).ok()?.to_str()?).ok();
-    let device_mount_path = device_path.as_ref().and_then(below_root);
+    let device_mount_path = device_path.as_ref().and_then(below_root).or(doubts.and_then(|doubts| doubts.by_file));
     let block = map_path.map(|map_path| RecordedBlock {
         map_path,
         link_target: link.map_or_else(String::new, |says| says.to_string_lossy().into_owned()),

@@ -1,7 +1,10 @@
 //! Volumes and devices without a record: what the kubelet's `vol_data.json` tells.
 
+mod doubts;
+
 use std::path::Path;
 
+use refloat_mount::Mount;
 use refloat_record::{RelPath, VolumeMode};
 
 use super::info::Info;
@@ -37,25 +40,37 @@ fn info(data: &VolData) -> Info {
 
 pub(super) fn volume(found: &FoundVolume<'_>) -> Option<Rebuilt> {
     let data = found.foreign?.good()?;
-    let name = data.spec_vol_id.as_deref().unwrap_or(found.folder);
-    let provider_info = Some(info(data).verbatim());
-    if data.is_ephemeral() {
-        let spec = serde_json::json!({ "name": name, "csi": { "driver": data.driver_name } });
-        return Some(Rebuilt {
-            spec: RebuiltSpec::Volume(spec),
-            lost: LOST_INLINE.to_vec(),
-            volume_name: None,
-            provider_info,
-        });
+    let doubts = doubts::of(found, data);
+    // What the folder is called stands. The kubelet's folders have `~` for the `/` of a name.
+    let name = data.spec_vol_id.as_deref().filter(|name| is_folder_of(found.folder, name)).unwrap_or(found.folder);
+    let known = !doubts.of_identity;
+    let provider_info = known.then(|| info(data).verbatim());
+    let mut source = serde_json::Map::new();
+    if known {
+        source.insert("driver".into(), data.driver_name.as_str().into());
     }
-    let source = serde_json::json!({ "driver": data.driver_name, "volumeHandle": data.volume_handle });
-    let spec = rebuilt_persistent_volume(name, "csi", &source, found.mode);
+    if data.is_ephemeral() {
+        let spec = serde_json::json!({ "name": name, "csi": source });
+        let lost = (!known).then_some("csi.driver").into_iter().chain(LOST_INLINE).collect();
+        return Some(Rebuilt { spec: RebuiltSpec::Volume(spec), lost, volume_name: None, provider_info, doubts });
+    }
+    if known {
+        source.insert("volumeHandle".into(), data.volume_handle.as_str().into());
+    }
+    let spec = rebuilt_persistent_volume(name, "csi", &source.into(), found.mode);
+    let identity: &[&str] = if known { &[] } else { &["spec.csi.driver", "spec.csi.volumeHandle"] };
     Some(Rebuilt {
         spec: RebuiltSpec::PersistentVolume(spec),
-        lost: LOST.to_vec(),
-        volume_name: Some(volume_name(&data.driver_name, &data.volume_handle)),
+        lost: LOST.iter().chain(identity).copied().collect(),
+        volume_name: known.then(|| volume_name(&data.driver_name, &data.volume_handle)),
         provider_info,
+        doubts,
     })
+}
+
+/// Whether the kubelet calls the folder of the volume with this spec name so.
+fn is_folder_of(folder: &str, spec_name: &str) -> bool {
+    folder.len() == spec_name.len() && folder.bytes().eq(spec_name.bytes().map(|b| if b == b'/' { b'~' } else { b }))
 }
 
 /// Where the volume that the file is about is staged, if it is mounted there: by the hash of its handle, or by the
@@ -63,19 +78,31 @@ pub(super) fn volume(found: &FoundVolume<'_>) -> Option<Rebuilt> {
 pub(super) fn device_of(found: &FoundVolume<'_>) -> Option<GlobalMount> {
     let data = found.foreign?.good().filter(|data| !data.is_ephemeral() && found.mode == VolumeMode::Filesystem)?;
     let mount = found.table.at(found.path)?;
-    // The path is the `mount` in the volume's folder.
-    let root = node_root(found.path.parent()?)?;
-    let staged = |rel: Option<RelPath>| {
-        let path = rel?.below(root);
-        let stage = found.table.at(&path)?;
-        (stage.device() == mount.device() && mount.root().starts_with(stage.root())).then_some(path)
-    };
+    let root = root_of(found)?;
+    let path = stages(data).map(|rel| rel.below(root)).find(|path| shows(found, path, mount))?;
+    Some(GlobalMount { path, volume_name: Some(volume_name(&data.driver_name, &data.volume_handle)) })
+}
+
+/// The node root. The path is the `mount` in the volume's folder.
+fn root_of<'a>(found: &FoundVolume<'a>) -> Option<&'a Path> {
+    node_root(found.path.parent()?)
+}
+
+/// Where the volume that a file is about is staged if it is, in both layouts.
+fn stages(data: &VolData) -> impl Iterator<Item = RelPath> {
     let old = || {
         let name = data.spec_vol_id.as_deref()?;
-        staged(RelPath::new(format!("{}/{}/pv/{name}/{}", layout::PLUGINS, layout::CSI, layout::CSI_GLOBAL_MOUNT)).ok())
+        RelPath::new(format!("{}/{}/pv/{name}/{}", layout::PLUGINS, layout::CSI, layout::CSI_GLOBAL_MOUNT)).ok()
     };
-    let path = staged(stage_path(&data.driver_name, &data.volume_handle)).or_else(old)?;
-    Some(GlobalMount { path, volume_name: Some(volume_name(&data.driver_name, &data.volume_handle)) })
+    std::iter::once_with(|| stage_path(&data.driver_name, &data.volume_handle))
+        .chain(std::iter::once_with(old))
+        .flatten()
+}
+
+/// Whether a pod's mount can have been bound from what is mounted at this path.
+fn shows(found: &FoundVolume<'_>, stage: &Path, mount: Mount<'_>) -> bool {
+    let stage = found.table.at(stage);
+    stage.is_some_and(|stage| stage.device() == mount.device() && mount.root().starts_with(stage.root()))
 }
 
 /// A staged volume, from the file beside its global mount. The folder's name must be the hash of the handle, and the one

@@ -84,5 +84,5 @@ pub(super) fn put_together(kind: &Kind, folder: &str, mut told: Told, seen: &See
 }
 
 fn rebuilt(spec: RebuiltSpec, lost: Vec<&'static str>) -> Rebuilt {
-    Rebuilt { spec, lost, volume_name: None, provider_info: None }
+    Rebuilt { spec, lost, volume_name: None, provider_info: None, doubts: crate::Doubts::default() }
 }
