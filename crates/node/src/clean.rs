@@ -240,6 +240,8 @@ pub struct CleanPlan {
     pub kept: Vec<Kept>,
     /// Pods that a source wants, which keep all they have.
     pub wanted: BTreeSet<PodUid>,
+    /// What was to be assumed gone and is not on this node, as it was named.
+    pub not_here: Vec<String>,
 }
 
 impl CleanPlan {

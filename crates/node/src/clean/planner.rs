@@ -16,7 +16,7 @@ use refloat_volume::{Plugins, layout};
 
 use self::steps::{kept, quoted};
 use super::contents::Stray;
-use super::{CleanOptions, CleanPlan, Contents, Kept, MountKey, Unused, Verdict};
+use super::{CleanOptions, CleanPlan, Contents, Kept, MountKey, Target, Unused, Verdict};
 use crate::reconstruct::Mounts;
 use crate::{Actual, ActualVolume, Leftover};
 
@@ -86,11 +86,23 @@ pub fn plan(input: CleanInput<'_>) -> CleanPlan {
     }
     planner.pods();
     let mut plan = planner.plan;
+    plan.not_here = not_here(&input);
     // The sort is stable: within a stage the order is that of the pods.
     plan.units.sort_by_key(|unit| unit.stage);
     plan.kept.sort_unstable();
     plan.kept.dedup();
     plan
+}
+
+/// What the operator says is gone, of which nothing is on the node: a name with a mistake in it, perhaps.
+fn not_here(input: &CleanInput<'_>) -> Vec<String> {
+    let options = input.options;
+    let pods = options.assume_gone.iter().filter(|pod| !input.verdicts.contains_key(*pod)).map(ToString::to_string);
+    let is_here = |target: &&Target| {
+        input.actual.devices.iter().any(|device| target.names_device(device, input.root, input.given_root))
+    };
+    let devices = options.assume_unused.iter().filter(|target| !is_here(target)).map(|target| target.0.clone());
+    pods.chain(devices).collect()
 }
 
 /// What becomes of a pod's things.

@@ -295,6 +295,13 @@ pub(super) fn is_dir(at: impl AsFd, entry: &Entry) -> bool {
     }
 }
 
+fn is_symlink(at: impl AsFd, entry: &Entry) -> bool {
+    match entry.kind {
+        FileType::Unknown => open(at, &entry.name, OFlags::PATH).is_err_and(|error| error == Errno::LOOP),
+        kind => kind == FileType::Symlink,
+    }
+}
+
 /// Everything below the root that volumes can be in.
 pub(super) fn tree(root: &NodeRoot, saved: bool) -> Tree {
     let mut walk = Walk::new(root);
@@ -311,7 +318,8 @@ pub(super) fn tree(root: &NodeRoot, saved: bool) -> Tree {
             let (folders, others): (Vec<_>, Vec<_>) = entries.into_iter().partition(|e| is_dir(&dir, e));
             for other in others {
                 let path = root.path().join(layout::PODS).join(other.path());
-                walk.problems.extend(trouble(&path, Errno::NOTDIR));
+                let why = if is_symlink(&dir, &other) { Errno::LOOP } else { Errno::NOTDIR };
+                walk.problems.extend(trouble(&path, why));
             }
             let share = folders.len().div_ceil(THREADS).max(64);
             std::thread::scope(|scope| {

@@ -30,7 +30,7 @@ pub(crate) fn run(args: &CleanArgs, settings: &Settings) -> Result<Done, Failure
     let undo = &args.undo;
     let how = CleanerOptions { write: args.yes, ..how(settings, &undo.drivers, undo.workers, undo.timeout) };
     let mut cleaner = cleaner(settings, &undo.authority, how)?;
-    let (plan, _) = cleaner.plan(&options).map_err(|e| explain(e, settings))?;
+    let (plan, seen) = cleaner.plan(&options).map_err(|e| explain(e, settings))?;
     if !options.targets.is_empty() && plan.units.is_empty() && plan.kept.is_empty() && plan.wanted.is_empty() {
         let names: Vec<&str> = options.targets.iter().map(|t| t.0.as_str()).collect();
         return Err(Failure::message(
@@ -42,12 +42,14 @@ pub(crate) fn run(args: &CleanArgs, settings: &Settings) -> Result<Done, Failure
     let look = Look::of_stdout(settings.color);
     if !args.yes {
         let output = CleanOutput::new("CleanPlan", &plan, false, None).with_sources(cleaner.asked());
+        let output = output.with_problems(&seen.actual.problems);
         output.print(&mut out, settings.output, look)?;
-        return Ok(Done::attention_if(!plan.kept.is_empty()));
+        return Ok(Done::attention_if(!plan.kept.is_empty() || output.has_problems()));
     }
     let report = cleaner.execute(plan, &options).map_err(|e| explain(e, settings))?;
     let output = CleanOutput::new("CleanPlan", &report.plan, true, report.stopped.clone());
-    output.with_sources(cleaner.asked()).print(&mut out, settings.output, look)?;
+    let output = output.with_sources(cleaner.asked()).with_problems(&seen.actual.problems);
+    output.print(&mut out, settings.output, look)?;
     if let Some(why) = report.stopped {
         return Err(stopped(&why));
     }
@@ -56,7 +58,7 @@ pub(crate) fn run(args: &CleanArgs, settings: &Settings) -> Result<Done, Failure
         1 => return Err(failed("one step failed")),
         steps => return Err(failed(&format!("{steps} steps failed"))),
     }
-    Ok(Done::attention_if(report.is_unfinished() || !report.plan.kept.is_empty()))
+    Ok(Done::attention_if(report.is_unfinished() || !report.plan.kept.is_empty() || output.has_problems()))
 }
 
 /// The failure of a clean-up that met a surprise.

@@ -21,6 +21,7 @@ pub(crate) fn run(args: &ReleaseArgs, settings: &Settings) -> Result<Done, Failu
     if !args.yes {
         let left = what_is_left(cleaner.host(), &seen.table, &seen.actual);
         let output = CleanOutput::new("ReleasePlan", &plan, false, None).with_left(&left).with_sources(cleaner.asked());
+        let output = output.with_problems(&seen.actual.problems);
         output.print(&mut out, settings.output, look)?;
         return Ok(Done::attention_if(!left.is_empty()));
     }
@@ -29,7 +30,8 @@ pub(crate) fn run(args: &ReleaseArgs, settings: &Settings) -> Result<Done, Failu
     let left = what_is_left(cleaner.host(), &seen.table, &seen.actual);
     let output = CleanOutput::new("ReleasePlan", &report.plan, true, report.stopped.clone())
         .with_left(&left)
-        .with_sources(cleaner.asked());
+        .with_sources(cleaner.asked())
+        .with_problems(&seen.actual.problems);
     output.print(&mut out, settings.output, look)?;
     if let Some(why) = report.stopped {
         return Err(stopped(&why));

@@ -5,6 +5,7 @@ use std::io::Write;
 
 use refloat_node::Answers;
 use refloat_node::clean::{CleanPlan, Kept, Left, Step, StepResult};
+use refloat_volume::Problem;
 use serde::Serialize;
 
 use super::path_text::path_text;
@@ -26,6 +27,8 @@ pub(crate) struct CleanOutput {
     sources: Vec<SourceOut>,
     steps: Vec<StepOutput>,
     kept: Vec<KeptOutput>,
+    /// What is wrong with the node, or with what was asked, and needs attention besides.
+    problems: Vec<Problem>,
     /// Why it was stopped before its end, if it was.
     stopped: Option<String>,
     /// After a release: what is still mounted, attached or staged.
@@ -99,8 +102,20 @@ impl CleanOutput {
             by_action,
         };
         let kept = plan.kept.iter().map(kept).collect();
-        let sources = Vec::new();
-        Self { api_version: "refloat.dev/v1", kind, executed, sources, steps, kept, stopped, left: None, summary }
+        let (sources, problems) = (Vec::new(), plan.not_here.iter().map(|name| not_here(name)).collect());
+        let api_version = "refloat.dev/v1";
+        Self { api_version, kind, executed, sources, steps, kept, problems, stopped, left: None, summary }
+    }
+
+    /// Adds what is wrong with the node.
+    pub(crate) fn with_problems(mut self, of_node: &[Problem]) -> Self {
+        self.problems.extend_from_slice(of_node);
+        self
+    }
+
+    /// Whether something needs attention that no step and nothing that is kept tells of.
+    pub(crate) fn has_problems(&self) -> bool {
+        !self.problems.is_empty()
     }
 
     /// Adds who was asked which pods are on the node.
@@ -173,6 +188,10 @@ impl CleanOutput {
             let asked: Vec<_> = self.sources.iter().map(SourceOut::text).collect();
             writeln!(out, "\nAsked which pods are here: {}", printable(&asked.join(", ")))?;
         }
+        for problem in &self.problems {
+            writeln!(out, "\n* {}: {}", problem.code, printable(&problem.message))?;
+            writeln!(out, "  {}", printable(&problem.hint))?;
+        }
         for source in self.sources.iter().filter(|source| source.state == "Failed") {
             writeln!(out, "* {}: {}", printable(&source.name), printable(source.message.as_deref().unwrap_or("-")))?;
         }
@@ -216,6 +235,17 @@ fn step(step: &Step) -> StepOutput {
         result,
         message,
     }
+}
+
+fn not_here(name: &str) -> Problem {
+    Problem::new(
+        "AssumedNotHere",
+        format!(
+            "--assume-gone {name}: this node has nothing of a pod with that uid, and no device of that path or name"
+        ),
+        "look for a mistake in it; `refloat scan -o json` shows uids, devices' paths and unique names; if it is gone \
+         altogether, all is well",
+    )
 }
 
 fn kept(kept: &Kept) -> KeptOutput {

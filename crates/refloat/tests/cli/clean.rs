@@ -41,6 +41,9 @@ pub(crate) const TESTS: &[(&str, Test)] = &[
     ("clean_b25_a_source_that_was_deleted", deleted_source),
     ("clean_b28_block_volumes", block_volumes),
     ("clean_b15_flex_volumes", flex_volumes),
+    ("clean_tells_what_was_assumed_gone_and_is_not_here", not_here),
+    ("clean_tells_of_a_damaged_record", damaged_record),
+    ("clean_follows_no_symlink_in_the_place_of_a_pods_folder", symlink_for_a_pod),
     ("release_empties_the_node", release),
     ("wait_ends_when_it_is_so", wait_for),
 ];
@@ -801,5 +804,96 @@ fn block_volumes(node: &mut Node) -> Result<Verdict> {
     }
     let still = refloat_mount::loopdev::find(&image)?;
     ensure!(still == [device], "the disk of somebody else was detached: {still:?}");
+    Ok(Verdict::Passed)
+}
+
+fn problem_codes(plan: &Value) -> Vec<&str> {
+    plan["problems"].as_array().into_iter().flatten().filter_map(|p| p["code"].as_str()).collect()
+}
+
+fn not_here(node: &mut Node) -> Result<Verdict> {
+    let data = source(node, "x")?;
+    let path = tree(node).volume("u1", "nfs", "v")?;
+    bind(&data, &path)?;
+    for yes in [&[][..], &["--yes"]] {
+        for name in ["u2", "plugins/kubernetes.io/rbd/mounts/x", "default/web"] {
+            let args = [&["clean", "-o", "json", "--assume-gone", name], yes].concat();
+            let plan = node.run(&args)?.expect(3)?.json()?;
+            ensure!(problem_codes(&plan) == ["AssumedNotHere"] && steps(&plan).is_empty(), "{name}: {plan:#}");
+            ensure!(plan["problems"][0]["message"].as_str().is_some_and(|text| text.contains(name)), "{plan:#}");
+        }
+    }
+    let ran = node.run(&["clean", "--assume-gone", "u1", "--assume-gone", "u2"])?.expect(3)?;
+    ensure!(ran.stdout.contains("AssumedNotHere: --assume-gone u2") && !ran.stdout.contains("gone u1:"), "{ran:?}");
+    for wrong in ["", ".", "..", &"u".repeat(256)] {
+        for command in ["clean", "release"] {
+            let ran = node.run(&[command, "--yes", "--assume-gone", wrong])?.expect(2)?;
+            ensure!(ran.stderr.contains("--assume-gone"), "{ran:?}");
+        }
+    }
+    ensure!(node.mounts()? == [path]);
+    all_done(&node.run(&["clean", "--yes", "-o", "json", "--assume-gone", "u1"])?.expect(0)?)?;
+    kept(&data)?;
+    Ok(Verdict::Passed)
+}
+
+fn damaged_record(node: &mut Node) -> Result<Verdict> {
+    clean(node, &["--yes"])?.expect(0)?;
+    let folder = node.state.join("volumes");
+    let file = folder.join("bad.json");
+    ensure!(folder.is_dir(), "there is no {}", folder.display());
+    std::fs::write(&file, "{ torn")?;
+    node.scan()?.expect(3)?;
+    let pods = node.pods();
+    let text = node.run(&["clean", "--manifests", pods.to_str().context("not UTF-8")?])?.expect(3)?;
+    ensure!(text.stdout.contains("* RecordDamaged: ") && text.stdout.contains("bad.json"), "{text:?}");
+    for args in [&[][..], &["--yes"]] {
+        let plan = clean(node, args)?.expect(3)?.json()?;
+        ensure!(problem_codes(&plan) == ["RecordDamaged"], "{plan:#}");
+    }
+    // Whoever writes records sets it aside, intact.
+    let mut aside = std::fs::read_dir(node.state.join("set-aside"))?.collect::<std::io::Result<Vec<_>>>()?;
+    let aside = aside.pop().context("it is not set aside")?.path();
+    ensure!(std::fs::read_to_string(aside)? == "{ torn" && !file.exists());
+    Ok(Verdict::Passed)
+}
+
+/// Whatever a symlink in `pods` leads to is no pod's.
+fn symlink_for_a_pod(node: &mut Node) -> Result<Verdict> {
+    let data = source(node, "x")?;
+    let outside = node.host().join("outside");
+    let (secret, volume) =
+        (outside.join("volumes/kubernetes.io~empty-dir/e"), outside.join("volumes/kubernetes.io~nfs/v"));
+    for folder in [&secret, &volume] {
+        std::fs::create_dir_all(folder)?;
+    }
+    std::fs::write(secret.join("keep.txt"), "keep")?;
+    bind(&data, &volume)?;
+    tree(node).volume("u2", "empty-dir", "e")?;
+    let (link, dangling) = (node.root.join("pods/u1"), node.root.join("pods/u3"));
+    symlink(&outside, &link)?;
+    symlink("/nowhere", &dangling)?;
+    let scan = node.scan()?.expect(3)?.json()?;
+    ensure!(problem_codes(&scan) == ["SymlinkInTheWay", "SymlinkInTheWay"], "{scan:#}");
+    let more = ["--delete-ephemeral", "--without-driver", "--force"];
+    for args in [&[][..], &["--yes"], &["--yes", "--assume-gone", "u1", "--assume-gone", "u3"]] {
+        let plan = clean(node, &[args, &more].concat())?.expect(3)?.json()?;
+        let told = problem_codes(&plan).into_iter().filter(|code| *code == "SymlinkInTheWay").count();
+        ensure!(told == 2, "{plan:#}");
+        let here =
+            steps(&plan).into_iter().any(|(_, path, _)| !Path::new(&path).starts_with(node.root.join("pods/u2")));
+        ensure!(!here, "{plan:#}");
+    }
+    ensure!(!tree(node).has("pods/u2"), "the others are cleaned");
+    for uid in ["u1", "u3"] {
+        let _ = node.run(&["explain", uid])?;
+    }
+    node.run(&["release", "--yes", "--including-running", "--delete-ephemeral"])?;
+    ensure!(std::fs::read_link(&link)? == outside && dangling.symlink_metadata().is_ok());
+    ensure!(std::fs::read_dir(&volume)?.count() == 1, "it was unmounted");
+    kept(&secret)?;
+    kept(&volume)?;
+    kept(&data)?;
+    tool("umount", &[volume.as_ref()])?;
     Ok(Verdict::Passed)
 }
