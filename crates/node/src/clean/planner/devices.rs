@@ -154,7 +154,7 @@ impl Planner<'_> {
             };
             self.plan.kept.push(Kept {
                 command: None,
-                ..keep("NotUnstaged", format!("{who}, so it is unmounted without it and {left}"))
+                ..keep("NotUnstaged", format!("{who}, so its mount is to come off without it, and {left}"))
             });
             let by = format!("{by}; {who}, and is not asked");
             if device.mount.is_some() {
