@@ -42,6 +42,10 @@ pub fn foreign(bytes: &[u8]) {
     for volume in &actual.volumes {
         assert!(volume.path.iter().all(|path| path.starts_with(ROOT)), "{:?}", volume.path);
         assert!(volume.record.iter().all(|r| r.path.iter().all(|p| p.as_path().starts_with(layout::PODS))));
+        // Whatever a file names: a CSI volume's global mount is in one place.
+        let of_csi = volume.record.iter().filter(|r| r.plugin.as_str() == layout::CSI);
+        let csi = Path::new(layout::PLUGINS).join(layout::CSI);
+        assert!(of_csi.filter_map(|r| r.device_mount_path.as_ref()).all(|path| path.as_path().starts_with(&csi)));
     }
     assert!(actual.devices.iter().all(|device| device.path.starts_with(ROOT)));
     let seen: BTreeSet<&Path> = actual.volumes.iter().filter_map(|volume| volume.path.as_deref()).collect();
