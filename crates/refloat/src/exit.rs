@@ -6,6 +6,7 @@ use std::process::ExitCode;
 
 use crate::cli::LogFormat;
 use crate::config::Settings;
+use crate::output::shown::shown;
 
 /// It could not do what was asked.
 pub(crate) const FAILED: u8 = 1;
@@ -87,7 +88,9 @@ pub(crate) fn report(result: Result<Done, Failure>, settings: Option<&Settings>)
         text = serde_json::json!({ "level": "ERROR", "message": message, "hint": hint }).to_string();
     } else {
         text.push_str("error: ");
-        text.push_str(&message);
+        // A message may have lines of its own, and in it names from the node.
+        let lines: Vec<_> = message.split('\n').map(shown).collect();
+        text.push_str(&lines.join("\n"));
         if !hint.is_empty() {
             text.push_str("\nhint: ");
             text.push_str(&hint);

@@ -5,6 +5,7 @@ pub(crate) mod html;
 pub(crate) mod node_volumes;
 pub(crate) mod path_text;
 pub(crate) mod scan_table;
+pub(crate) mod shown;
 pub(crate) mod table;
 
 use std::io::Write;

@@ -13,9 +13,10 @@ use std::io::Write;
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
 use super::node_volumes::NodeVolumes;
+use super::shown::shown;
 use crate::exit::Failure;
 use picture::Picture;
-use text::{count, shown, thousands};
+use text::{count, thousands};
 
 /// The page's style sheet.
 const STYLE: &str = include_str!("html/style.css");

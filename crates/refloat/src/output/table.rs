@@ -5,6 +5,7 @@ use std::io::{IsTerminal, Write};
 use anstyle::{AnsiColor, Style};
 use comfy_table::{ContentArrangement, Table};
 
+use super::shown::shown;
 use crate::cli::ColorWhen;
 use crate::exit::Failure;
 use crate::logging::wants_color;
@@ -64,9 +65,9 @@ pub(crate) fn print(out: &mut impl Write, look: Look, header: &[&str], rows: &[V
     Ok(out.flush()?)
 }
 
-/// The text without control characters: a name on the node must not be able to move the cursor.
+/// The text without control characters and what else is not seen: a name on the node must not be able to move the cursor.
 pub(crate) fn printable(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { c.escape_default().to_string() } else { c.to_string() }).collect()
+    shown(text).into_owned()
 }
 
 /// A row with the words that matter coloured.

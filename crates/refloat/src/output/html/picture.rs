@@ -7,9 +7,10 @@ use refloat_record::VolumeMode;
 use refloat_volume::Problem;
 
 use super::attention::{device_reason, reason, without_subject};
-use super::text::{plural, prose, shown, thousands};
+use super::text::{plural, prose, thousands};
 use crate::output::node_volumes::{Device, LeftoverOut, Mount, NodeVolumes, Spec, Volume};
 use crate::output::scan_table::{pod_text, size};
+use crate::output::shown::shown;
 
 /// With more volumes than these, pods are closed at first, unless they need attention.
 const FEW_VOLUMES: usize = 60;
