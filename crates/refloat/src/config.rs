@@ -1,8 +1,11 @@
 //! What a command runs with: flags, then environment, then the configuration file, then defaults.
 
+use std::fs::File;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use refloat_volume::plugins::flex_volume;
+use rustix::fs::{Mode, OFlags};
 use serde::Deserialize;
 
 use crate::cli::{ColorWhen, DriverArgs, LogFormat, OutputFormat, Shared};
@@ -92,9 +95,21 @@ impl Settings {
 /// Reads a configuration file. Whatever is wrong with it is a mistake of usage.
 fn read(path: &Path) -> Result<ConfigFile, Failure> {
     let name = path.display();
-    let text = std::fs::read_to_string(path)
+    let text = read_file(path)
         .map_err(|e| Failure::usage(format!("cannot read the configuration file {name}: {e}"), "check --config"))?;
     parse(&text).map_err(|(what, hint)| Failure::usage(format!("the configuration file {name} {what}"), hint))
+}
+
+/// The text of a regular file. Anything else may have no end, or wait for a writer.
+fn read_file(path: &Path) -> std::io::Result<String> {
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let mut file = File::from(rustix::fs::open(path, flags, Mode::empty())?);
+    if !file.metadata()?.is_file() {
+        return Err(std::io::Error::other("it is no regular file"));
+    }
+    let mut text = String::new();
+    file.read_to_string(&mut text)?;
+    Ok(text)
 }
 
 /// Parses a configuration file; the error is what is wrong with it and what to do.

@@ -6,17 +6,21 @@ use tracing_subscriber::EnvFilter;
 
 use crate::cli::{ColorWhen, LogFormat};
 use crate::config::Settings;
+use crate::exit::{Failure, chain};
 
 /// Starts logging to standard error: warnings, with `-v` each step, with `-vv` each detail. `REFLOAT_LOG` takes a
 /// filter in the syntax of `tracing` and wins.
-pub(crate) fn start(settings: &Settings) {
+pub(crate) fn start(settings: &Settings) -> Result<(), Failure> {
     let level = match settings.verbose {
         0 => "warn",
         1 => "info",
         2 => "debug",
         _ => "trace",
     };
-    let filter = EnvFilter::try_from_env("REFLOAT_LOG").unwrap_or_else(|_| EnvFilter::new(level));
+    let filter = match std::env::var_os("REFLOAT_LOG").filter(|text| !text.is_empty()) {
+        None => EnvFilter::new(level),
+        Some(text) => filter(&text.to_string_lossy())?,
+    };
     let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
     match settings.log_format {
         LogFormat::Text => {
@@ -24,6 +28,15 @@ pub(crate) fn start(settings: &Settings) {
         }
         LogFormat::Json => builder.json().flatten_event(true).init(),
     }
+    Ok(())
+}
+
+/// What `REFLOAT_LOG` says.
+fn filter(text: &str) -> Result<EnvFilter, Failure> {
+    EnvFilter::try_new(text).map_err(|error| {
+        let message = format!("REFLOAT_LOG is {text:?}, which is no filter: {}", chain(&error));
+        Failure::usage(message, "write a level, such as debug, or levels of modules, such as warn,refloat_node=debug")
+    })
 }
 
 /// Whether to use colours on this stream: as asked, else on a terminal if `NO_COLOR` is not set.

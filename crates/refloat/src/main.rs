@@ -33,7 +33,9 @@ fn main() -> ExitCode {
         Ok(settings) => settings,
         Err(error) => return exit::report(Err(error), None),
     };
-    logging::start(&settings);
+    if let Err(error) = logging::start(&settings) {
+        return exit::report(Err(error), Some(&settings));
+    }
     let result = commands::run(&cli.command, &settings);
     exit::report(result, Some(&settings))
 }

@@ -2,6 +2,7 @@
 
 use std::io::Read;
 use std::process::Stdio;
+use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 
@@ -11,6 +12,9 @@ use crate::{Test, Verdict, pod};
 pub(crate) const TESTS: &[(&str, Test)] = &[
     ("usage_mistakes_exit_with_2", mistakes),
     ("a_configuration_file_is_read_and_flags_win", configuration),
+    ("a_configuration_that_is_no_file_is_refused", no_file),
+    ("a_log_filter_that_is_none_is_refused", log_filter),
+    ("names_cannot_move_the_cursor_or_turn_the_text", hidden_characters),
     ("a_closed_pipe_is_success", closed_pipe),
     ("colours_only_when_asked_for", colours),
     ("completion_and_version", completion),
@@ -51,6 +55,68 @@ fn configuration(node: &mut Node) -> Result<Verdict> {
     }
     std::fs::remove_file(&file)?;
     node.run(&["scan"])?.expect(2)?;
+    Ok(Verdict::Passed)
+}
+
+/// A FIFO has no writer and never will.
+fn no_file(node: &mut Node) -> Result<Verdict> {
+    let fifo = node.folder().join("fifo");
+    crate::tool("mkfifo", &[fifo.as_ref()])?;
+    for path in [fifo, node.folder().to_path_buf(), "/dev/zero".into()] {
+        node.more = vec!["--config".into(), path.display().to_string()];
+        let mut child = node.refloat(&["scan"]).stdout(Stdio::null()).stderr(Stdio::piped()).spawn()?;
+        let end = Instant::now() + Duration::from_secs(10);
+        let status = loop {
+            match child.try_wait()? {
+                Some(status) => break status,
+                None if Instant::now() < end => std::thread::sleep(Duration::from_millis(10)),
+                None => {
+                    child.kill()?;
+                    child.wait()?;
+                    anyhow::bail!("it hangs on {}", path.display());
+                }
+            }
+        };
+        let mut errors = String::new();
+        child.stderr.take().expect("it was asked for").read_to_string(&mut errors)?;
+        ensure!(status.code() == Some(2) && errors.contains("no regular file"), "{status:?}: {errors}");
+    }
+    Ok(Verdict::Passed)
+}
+
+fn log_filter(node: &mut Node) -> Result<Verdict> {
+    for (filter, code) in [("%%%", 2), ("warn,refloat=loud", 2), ("", 0), ("debug", 0), ("warn,refloat_node=debug", 0)]
+    {
+        node.env = vec![("REFLOAT_LOG".into(), filter.into())];
+        let ran = node.run(&["scan"])?.expect(code)?;
+        ensure!((code == 2) == ran.stderr.contains("REFLOAT_LOG"), "{filter:?}: {ran:?}");
+    }
+    Ok(Verdict::Passed)
+}
+
+fn hidden_characters(node: &mut Node) -> Result<Verdict> {
+    let uid = "u\u{202e}1\u{1b}[31m\u{200b}";
+    let volume = node.root.join("pods").join(uid).join("volumes/kubernetes.io~nfs/v");
+    std::fs::create_dir_all(&volume)?;
+    std::fs::write(volume.join("file"), "x")?;
+    let missing = format!("missing{uid}");
+    for args in [
+        &["scan"][..],
+        &["scan", "-o", "wide"],
+        &["explain", uid],
+        &["explain", &missing],
+        &["clean", uid],
+        &["clean", &missing],
+        &["clean", "--assume-gone", &missing],
+        &["clean", "--assume-gone", uid, "--yes"],
+        &["release"],
+    ] {
+        let ran = node.run(args)?;
+        for text in [&ran.stdout, &ran.stderr] {
+            ensure!(!text.contains(['\u{202e}', '\u{1b}', '\u{200b}']), "{args:?}: {ran:?}");
+        }
+        ensure!(format!("{}{}", ran.stdout, ran.stderr).contains("\\u{202e}"), "{args:?}: {ran:?}");
+    }
     Ok(Verdict::Passed)
 }
 
