@@ -86,10 +86,10 @@ impl ApiServer {
         Ok(())
     }
 
-    /// Whether a node can be called so: by a DNS subdomain. So it needs no escape in an address.
+    /// Whether a node can be called so.
     fn check_name(&self) -> Result<(), SourceError> {
         let name = &self.options.node_name;
-        if name.is_empty() || !name.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'.')) {
+        if !web::is_plain(name) {
             return Err(SourceError::incomplete(format!("no node can be called {name:?}")));
         }
         Ok(())

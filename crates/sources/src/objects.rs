@@ -7,7 +7,7 @@ use refloat_node::agent::{ObjectsError, WholeObjects};
 use refloat_record::Verbatim;
 use serde::Deserialize;
 
-use crate::{ApiServer, Kubelet};
+use crate::{ApiServer, Kubelet, web};
 
 /// Kubelet and API server, asked for whole objects. The kubelet knows pods alone.
 #[derive(Debug)]
@@ -87,8 +87,7 @@ impl WholeObjects for Whole {
 
 /// A name that needs no escape in an address: objects' names are DNS subdomains.
 fn plain(name: &str) -> Result<&str, ObjectsError> {
-    let good = !name.is_empty() && name.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'.'));
-    if good && !matches!(name, "." | "..") {
+    if web::is_plain(name) {
         return Ok(name);
     }
     Err(failed("an object", format!("no object can be called {name:?}")))

@@ -122,3 +122,24 @@ pub(crate) fn plain(error: &(dyn Error + 'static)) -> Plain {
     }
     Plain(text)
 }
+
+/// Whether an object can be called so as a part of an address: a DNS subdomain, whose labels are not empty, needs no escape and
+/// is neither `.` nor `..`, which would lead elsewhere.
+pub(crate) fn is_plain(name: &str) -> bool {
+    name.split('.').all(|label| !label.is_empty() && label.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-'))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_lead_nowhere_else() {
+        for good in ["n1", "ip-10-0-0-1.eu-west-1.compute.internal", "web.local"] {
+            assert!(is_plain(good), "{good}");
+        }
+        for bad in ["", ".", "..", "...", "a..b", ".a", "a.", "a/b", "../pods", "a?b", "a%2fb", "a b"] {
+            assert!(!is_plain(bad), "{bad}");
+        }
+    }
+}
