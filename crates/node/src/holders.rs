@@ -6,7 +6,7 @@
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -122,7 +122,7 @@ fn is_of_another_pod(cgroup: &str, pod: &str) -> bool {
 /// The mount namespaces that are not ours.
 fn others() -> Vec<Namespace> {
     let namespace = |pid: &str| std::fs::read_link(format!("/proc/{pid}/ns/mnt")).ok().map(PathBuf::into_os_string);
-    let mut known: Vec<OsString> = namespace("self").into_iter().collect();
+    let mut known: HashSet<OsString> = namespace("self").into_iter().collect();
     let pids = std::fs::read_dir("/proc").into_iter().flatten().flatten();
     let mut pids: Vec<u32> = pids.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
     pids.sort_unstable();
@@ -132,7 +132,7 @@ fn others() -> Vec<Namespace> {
         let Ok(text) = std::fs::read(format!("/proc/{pid}/mountinfo")) else { continue };
         // A process that is about to end has none.
         if !text.is_empty() {
-            known.push(name);
+            known.insert(name);
             found.push(Namespace::of(pid, &text));
         }
     }

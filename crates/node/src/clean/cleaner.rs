@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
 use refloat_csi::Drivers;
-use refloat_mount::{MountTable, NodeRoot, PathError, PendingUnmount, RemoveError, UnmountError};
+use refloat_mount::{Kernel, MountTable, NodeRoot, PathError, PendingUnmount, RemoveError, UnmountError};
 use refloat_record::{PodUid, Record, Store};
 use refloat_volume::plugins::flex_volume;
 use refloat_volume::{Host, Plugins, Recorded, VolumeError, layout};
@@ -125,13 +125,13 @@ impl Cleaner {
     /// Opens the node root, and with [`CleanerOptions::write`] the store, taking its lock.
     pub fn open(options: CleanerOptions, authority: Box<dyn Authority>) -> Result<Self, CleanError> {
         // A root that is not there is told before a folder for records is made.
-        host::open_root(&options.root_dir).map_err(CleanError::Start)?;
+        let opened = host::open_root(&options.root_dir).map_err(CleanError::Start)?;
         let store = if options.write {
             Some(Arc::new(Store::open(&options.state_dir).map_err(|e| CleanError::Start(ManagerError::Store(e)))?))
         } else {
             None
         };
-        Self::with(options, authority, store)
+        Self::with(options, authority, store, opened)
     }
 
     /// The same with a store that this process has open already.
@@ -140,16 +140,17 @@ impl Cleaner {
         authority: Box<dyn Authority>,
         store: Arc<Store>,
     ) -> Result<Self, CleanError> {
-        Self::with(CleanerOptions { write: true, ..options }, authority, Some(store))
+        let opened = host::open_root(&options.root_dir).map_err(CleanError::Start)?;
+        Self::with(CleanerOptions { write: true, ..options }, authority, Some(store), opened)
     }
 
     fn with(
         options: CleanerOptions,
         authority: Box<dyn Authority>,
         store: Option<Arc<Store>>,
+        (kernel, root): (Kernel, NodeRoot),
     ) -> Result<Self, CleanError> {
         let io = |doing: &'static str| move |source| CleanError::Io { doing, source };
-        let (kernel, root) = host::open_root(&options.root_dir).map_err(CleanError::Start)?;
         let drivers = if options.write {
             drivers::watch(root.given_path(), options.operation_deadline).map_err(io("watch for drivers"))?.0
         } else {
@@ -391,10 +392,9 @@ impl Cleaner {
 
     /// Who holds mounts now; looked up again once in a while.
     fn held(&mut self, table: &MountTable) -> &BTreeMap<MountKey, String> {
-        if self.held.as_ref().is_none_or(|(at, _)| at.elapsed() > FRESH) {
-            self.held = Some((Instant::now(), held(table, self.executor.host.root.path())));
-        }
-        &self.held.get_or_insert_with(|| (Instant::now(), BTreeMap::new())).1
+        let fresh = self.held.take().filter(|(at, _)| at.elapsed() <= FRESH);
+        let root = self.executor.host.root.path();
+        &self.held.insert(fresh.unwrap_or_else(|| (Instant::now(), held(table, root)))).1
     }
 
     /// Whether everything still is as it was planned; the text says what is not.
