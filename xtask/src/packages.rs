@@ -12,6 +12,8 @@ const TOOLS: &[(&str, &str, &str)] = &[
     ("losetup", "mount", "local volumes on block devices"),
     ("mkfs.xfs", "xfsprogs", "csi-sanity, and the growth of mounted volumes"),
     ("bindfs", "bindfs", "dead FUSE mounts"),
+    ("glusterd", "glusterfs-server", "GlusterFS volumes"),
+    ("mount.glusterfs", "glusterfs-client", "GlusterFS volumes"),
     ("containerd", "containerd", "what needs a real node"),
     ("runc", "runc", "what needs a real node"),
     ("etcd", "etcd-server", "what needs a real node"),

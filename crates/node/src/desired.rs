@@ -68,6 +68,8 @@ pub struct DesiredVolume {
     pub content: Option<Arc<Payload>>,
     /// What a driver is told besides the spec, for plugins whose volumes a driver makes. Never recorded.
     pub inputs: Option<Arc<DriverInputs>>,
+    /// Its servers, for plugins that have to look them up.
+    pub servers: Option<Arc<refloat_volume::Servers>>,
 }
 
 /// A volume that a pod wants and that cannot be set up now. What is mounted of it already stays.

@@ -446,6 +446,7 @@ pub(crate) mod arbitrary {
                 Arc::new(Payload { files: [("f".to_owned(), file)].into(), ..Payload::default() })
             }),
             inputs: None,
+            servers: None,
         }
     }
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolume, PersistentVolumeClaim, Secret};
+use k8s_openapi::api::core::v1::{ConfigMap, Endpoints, PersistentVolume, PersistentVolumeClaim, Secret};
 use k8s_openapi::api::storage::v1::{CSIDriver, VolumeAttachment};
 use refloat_record::Verbatim;
 
@@ -50,6 +50,8 @@ pub trait Objects {
     fn csi_driver(&self, name: &str) -> Lookup<std::sync::Arc<CSIDriver>>;
     /// The attachment of a volume to this node by a driver.
     fn volume_attachment(&self, driver: &str, persistent_volume: &str) -> Lookup<std::sync::Arc<VolumeAttachment>>;
+    /// Where a service answers.
+    fn endpoints(&self, namespace: &str, name: &str) -> Lookup<std::sync::Arc<Endpoints>>;
     /// What the node has for pods, for limits that a pod does not set. Without an answer of its own nothing is known,
     /// and content that needs it waits.
     fn node_facts(&self) -> NodeFacts {

@@ -190,6 +190,21 @@ pub enum RebuiltSpec {
     PersistentVolume(serde_json::Value),
 }
 
+/// The servers of a volume, looked up.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Servers {
+    /// These.
+    Known {
+        /// At least one address.
+        addresses: Vec<String>,
+        /// The port that was told with them, if one was.
+        port: Option<i32>,
+    },
+    /// They are missing, or could not be looked up. A volume that is set up does not need them, and one that has a record has
+    /// them there.
+    NotKnown(Problem),
+}
+
 /// What MountDevice did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DeviceOutcome {
@@ -276,6 +291,13 @@ pub trait Plugin: Send + Sync + std::fmt::Debug {
     ) -> Result<Option<DriverInputs>, ContentError> {
         let _ = (spec, pod, pod_ref, objects);
         Ok(None)
+    }
+
+    /// The servers that the volume is on, for plugins that have to look them up: when the pod is admitted, and not where
+    /// something is undone.
+    fn servers(&self, spec: &VolumeSpec, pod: &PodRef, objects: &dyn Objects) -> Option<Servers> {
+        let _ = (spec, pod, objects);
+        None
     }
 
     /// The driver that is asked for this volume, if one is.
@@ -398,6 +420,8 @@ pub struct SetUp<'a> {
     pub resources: &'a PodResources,
     /// What a driver is told besides, for plugins with [`Plugin::inputs`].
     pub inputs: Option<&'a DriverInputs>,
+    /// Its servers, for plugins with [`Plugin::servers`].
+    pub servers: Option<&'a Servers>,
     /// The device's record, if MountDevice mounted one.
     pub device: Option<&'a DeviceMountRecord>,
     /// The volume's record as it was before this SetUp, if it had one.

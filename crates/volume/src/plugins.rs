@@ -1,10 +1,12 @@
 //! The plugins, one module each.
 
+mod by_helper;
 pub mod config_map;
 pub mod csi;
 pub mod downward_api;
 pub mod empty_dir;
 pub mod flex_volume;
+pub mod glusterfs;
 pub mod host_path;
 pub(crate) mod known;
 pub mod local;
@@ -32,6 +34,7 @@ pub(crate) fn all() -> Vec<Box<dyn Plugin>> {
         Box::new(csi::Csi),
         Box::new(downward_api::DownwardApi),
         Box::new(empty_dir::EmptyDir),
+        Box::new(glusterfs::GlusterFs),
         Box::new(host_path::HostPath),
         Box::new(local::Local),
         Box::new(nfs::Nfs),

@@ -118,7 +118,7 @@ pub fn run_tool(program: impl AsRef<OsStr>, args: &[&OsStr], deadline: Duration)
 }
 
 /// What a tool said, as a part of a message: not more than fits, and nothing that a terminal would obey.
-fn in_a_message(said: &[u8]) -> String {
+pub(crate) fn in_a_message(said: &[u8]) -> String {
     let text = String::from_utf8_lossy(said);
     let text = text.trim();
     let mut shown: String = text

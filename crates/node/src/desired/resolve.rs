@@ -175,6 +175,9 @@ impl Objects for NotAsked<'_> {
     fn csi_driver(&self, _: &str) -> Lookup<Arc<k8s_openapi::api::storage::v1::CSIDriver>> {
         self.answer()
     }
+    fn endpoints(&self, _: &str, _: &str) -> Lookup<Arc<k8s_openapi::api::core::v1::Endpoints>> {
+        self.answer()
+    }
     fn volume_attachment(&self, _: &str, _: &str) -> Lookup<Arc<k8s_openapi::api::storage::v1::VolumeAttachment>> {
         self.answer()
     }
@@ -324,6 +327,7 @@ impl Resolver<'_> {
         };
         let inputs = plugin.inputs(&spec, &self.pod.object.typed, pod, self.lookups);
         let inputs = inputs.map_err(|e| wait(e.0))?.map(Arc::new);
+        let servers = plugin.servers(&spec, pod, self.lookups).map(Arc::new);
         Ok(DesiredVolume {
             key,
             pod: pod.clone(),
@@ -337,6 +341,7 @@ impl Resolver<'_> {
             resources,
             content,
             inputs,
+            servers,
             spec,
         })
     }

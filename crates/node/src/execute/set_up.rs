@@ -61,6 +61,7 @@ pub(super) fn run(
         content: volume.content.as_deref(),
         resources: &volume.resources,
         inputs: volume.inputs.as_deref(),
+        servers: volume.servers.as_deref(),
         device: job.device.as_ref(),
         record: before.as_ref(),
         mounted,

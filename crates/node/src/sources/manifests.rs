@@ -17,7 +17,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolume, PersistentVolumeClaim, Secret};
+use k8s_openapi::api::core::v1::{ConfigMap, Endpoints, PersistentVolume, PersistentVolumeClaim, Secret};
 use k8s_openapi::api::storage::v1::{CSIDriver, VolumeAttachment};
 use refloat_record::{PodRef, SpecName, Verbatim};
 use refloat_volume::{NodeFacts, Object, Problem};
@@ -159,6 +159,8 @@ pub enum ObjectKind {
     Secret(Arc<Secret>),
     /// How a CSI driver is to be used.
     CSIDriver(Arc<CSIDriver>),
+    /// Where a service answers.
+    Endpoints(Arc<Endpoints>),
     /// What attaching a volume gave.
     VolumeAttachment(Arc<VolumeAttachment>),
 }
@@ -173,6 +175,7 @@ impl ManifestObject {
             ObjectKind::ConfigMap(o) => &o.metadata,
             ObjectKind::Secret(o) => &o.metadata,
             ObjectKind::CSIDriver(o) => &o.metadata,
+            ObjectKind::Endpoints(o) => &o.metadata,
             ObjectKind::VolumeAttachment(o) => &o.metadata,
         };
         let kind = match &self.kind {
@@ -182,6 +185,7 @@ impl ManifestObject {
             ObjectKind::ConfigMap(_) => "ConfigMap",
             ObjectKind::Secret(_) => "Secret",
             ObjectKind::CSIDriver(_) => "CSIDriver",
+            ObjectKind::Endpoints(_) => "Endpoints",
             ObjectKind::VolumeAttachment(_) => "VolumeAttachment",
         };
         (kind, meta.namespace.as_deref().unwrap_or(""), meta.name.as_deref().unwrap_or(""))
@@ -352,7 +356,7 @@ fn read_object(file_name: &str, line: usize, value: Value, depth: usize, file: &
         return;
     }
     let known: &[&str] = match api_version.as_str() {
-        "v1" => &["Pod", "PersistentVolume", "PersistentVolumeClaim", "ConfigMap", "Secret"],
+        "v1" => &["Pod", "PersistentVolume", "PersistentVolumeClaim", "ConfigMap", "Secret", "Endpoints"],
         "storage.k8s.io/v1" => &["CSIDriver", "VolumeAttachment"],
         _ => &[],
     };
@@ -402,6 +406,7 @@ fn typed(file: &str, kind: &str, mut map: serde_json::Map<String, Value>) -> Res
             ObjectKind::PersistentVolumeClaim(Object::new(object(&value)).map_err(wrong)?.into())
         }
         "ConfigMap" => ObjectKind::ConfigMap(Arc::new(serde_json::from_value(value).map_err(wrong)?)),
+        "Endpoints" => ObjectKind::Endpoints(Arc::new(serde_json::from_value(value).map_err(wrong)?)),
         "CSIDriver" => ObjectKind::CSIDriver(Arc::new(serde_json::from_value(value).map_err(wrong)?)),
         "VolumeAttachment" => ObjectKind::VolumeAttachment(Arc::new(serde_json::from_value(value).map_err(wrong)?)),
         // What serde would say of a wrong value is the value.

@@ -15,6 +15,7 @@ mod changed;
 mod clean_devices;
 mod clean_states;
 mod devices;
+mod glusterfs;
 mod hung;
 mod life;
 mod manifests;
@@ -34,6 +35,7 @@ fn main() -> ExitCode {
         clean_devices::TESTS,
         clean_states::TESTS,
         devices::TESTS,
+        glusterfs::TESTS,
         hung::TESTS,
         life::TESTS,
         manifests::TESTS,

@@ -61,6 +61,9 @@ pub(crate) struct Known(&'static Kind);
 /// NFS, without its SetUp.
 pub(crate) const NFS: Known = Known(&kinds::NFS);
 
+/// `GlusterFS`, without its SetUp.
+pub(crate) const GLUSTERFS: Known = Known(&kinds::GLUSTERFS);
+
 /// All of them but flexVolume, whose names are the drivers' own.
 pub(crate) fn all() -> impl Iterator<Item = Known> {
     KINDS.iter().map(Known)

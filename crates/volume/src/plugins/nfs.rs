@@ -1,12 +1,10 @@
 //! `nfs`: an export of a server, as the pod's own volume or a `PersistentVolume`.
 //!
 //! Each pod has a mount of its own at `pods/<uid>/volumes/kubernetes.io~nfs/<name>`, made by the mount helper `mount.nfs` of
-//! this machine; there is no MountDevice. The helper mounts where everybody sees it, so what the mount will be is recorded
-//! before it runs (the source alone: which version of the protocol it will be is between helper and server), and what it
-//! became, with its id, afterwards. A crash in between is made up for by the source.
+//! this machine; there is no MountDevice. Before the helper runs the source alone is known: which version of the protocol it
+//! will be is between helper and server.
 //!
-//! Nothing here looks into a mount: a server that does not answer holds up who asks it. The helper is killed at its deadline
-//! with its children. TearDown is a plain unmount and an rmdir, for which the mount table tells everything; what becomes of
+//! Nothing here looks into a mount: a server that does not answer holds up who asks it. TearDown is a plain unmount and an rmdir, for which the mount table tells everything; what becomes of
 //! an unmount that hangs, or of a mount that is kept busy by who waits for a dead server, is the node's affair.
 //!
 //! fsGroup is left to the server, as in Kubernetes.
@@ -17,17 +15,15 @@
 #[cfg(test)]
 mod tests;
 
-use std::ffi::OsStr;
-
 use k8s_openapi::api::core::v1::NFSVolumeSource;
-use refloat_record::{PluginName, RecordedMount, RelPath, Verbatim};
+use refloat_record::{PluginName, RecordedMount, Verbatim};
 use serde::{Deserialize, Serialize};
 
+use super::by_helper::ByHelper;
 use super::known::{self, names};
-use crate::tear_down::{origin_of, other_mount};
 use crate::{
     Capabilities, FoundVolume, Plugin, Presence, Problem, Rebuilt, RebuiltSpec, Reconstruction, Recorded, SetUp,
-    SpecError, SpecSource, TearDown, VolumeError, VolumeSpec, run_tool,
+    SpecError, SpecSource, TearDown, VolumeError, VolumeSpec,
 };
 
 /// The plugin `kubernetes.io/nfs`.
@@ -178,30 +174,14 @@ impl Plugin for Nfs {
             VolumeError::Refused(Problem::new("BadSpec", error.to_string(), "Correct the pod or the PersistentVolume."))
         })?;
         let info = Info::of(step.spec, nfs);
-        let path = step.path.ok_or_else(known::no_folder)?;
-        if step.mounted {
-            // A crash may have left it with its source alone.
-            return match step.record.and_then(|record| record.mount.as_ref()) {
-                Some(mount) if mount.fs_type.is_empty() => found(&step, path, &info),
-                _ => step.announce(None, Some(info.verbatim())).map(drop),
-            };
-        }
-        let table = step.host.mount_table().map_err(VolumeError::Table)?;
-        let absolute = step.host.absolute(path);
-        if let Some(top) = table.at(&absolute) {
-            return Err(VolumeError::Refused(other_mount(&absolute, top)));
-        }
-        super::refuse_hidden_data(step.host, path)?;
-        let announced = step.announce_found(info.announced(), Some(info.verbatim()))?;
-        drop(announced.make_volume_dir(0o750)?);
-        let (source, options) = (info.source(), info.options.join(","));
-        let mut args = vec![OsStr::new(&source), absolute.as_os_str()];
-        if !options.is_empty() {
-            args.extend([OsStr::new("-o"), OsStr::new(&options)]);
-        }
-        let ran = run_tool(HELPER, &args, step.host.tool_deadline).and_then(|output| output.success(HELPER));
-        ran.map_err(VolumeError::Tool)?;
-        found(&step, path, &info)
+        let mount = ByHelper {
+            helper: HELPER,
+            source: info.source(),
+            options: &info.options,
+            announced: info.announced(),
+            provider_info: info.verbatim(),
+        };
+        mount.set_up(&step, || Ok(()))
     }
 
     fn tear_down(&self, step: &TearDown<'_>) -> Result<(), VolumeError> {
@@ -219,21 +199,6 @@ impl Plugin for Nfs {
 
 fn lane(server: &str) -> String {
     format!("nfs {server}")
-}
-
-/// Writes down what the helper made.
-fn found(step: &SetUp<'_>, path: &RelPath, info: &Info) -> Result<(), VolumeError> {
-    let absolute = step.host.absolute(path);
-    let table = step.host.mount_table().map_err(VolumeError::Table)?;
-    let Some(top) = table.at(&absolute) else {
-        return Err(VolumeError::Refused(Problem::new(
-            "NotMountedAfterwards",
-            format!("{HELPER} said that {} is mounted, and nothing is at {}", info.source(), absolute.display()),
-            "Look for a setting that makes it mount in the background (nfsmount.conf), and for something that unmounts it. It \
-             is tried again.",
-        )));
-    };
-    step.announce_found(origin_of(top), Some(info.verbatim())).map(drop)
 }
 
 /// What the record would have, as far as the mount table tells.

@@ -98,8 +98,8 @@ fn samples<'n>(node: &'n Node, plugin: &str) -> (Vec<(&'static str, Life<'n>)>, 
             mount_tmpfs(&format!("files.example:{}", export.display()), &export);
             vec![("", inline(json!({ "name": "v", "nfs": { "server": "files.example", "path": export } })))]
         }
-        // A driver makes it: `crates/node/tests/csi` has its life, with a real one.
-        "kubernetes.io/csi" => vec![],
+        // A driver makes it, or a cluster: `crates/node/tests/csi` and `live/glusterfs.rs` have their lives, with real ones.
+        "kubernetes.io/csi" | "kubernetes.io/glusterfs" => vec![],
         // Those that refuse any volume: `crates/refloat/tests/cli/foreign.rs` has what is undone of them.
         other => {
             let any = inline(json!({ "name": "v", "emptyDir": {} }));

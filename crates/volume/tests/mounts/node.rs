@@ -189,6 +189,7 @@ pub struct Life<'n> {
     pub fs_group: Option<FsGroup>,
     pub content: Option<Payload>,
     pub resources: PodResources,
+    pub servers: Option<refloat_volume::Servers>,
     pub record: Option<PodVolume>,
     /// The record of its device.
     pub device: Option<DeviceMount>,
@@ -235,6 +236,7 @@ impl<'n> Life<'n> {
             fs_group: None,
             content: None,
             resources: PodResources::default(),
+            servers: None,
             record: None,
             device: None,
             announced: 0,
@@ -279,6 +281,7 @@ impl<'n> Life<'n> {
             content: self.content.as_ref(),
             resources: &self.resources,
             inputs: None,
+            servers: self.servers.as_ref(),
             device: self.device.as_ref(),
             record: before.as_ref(),
             mounted,

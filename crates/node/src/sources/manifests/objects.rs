@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolume, PersistentVolumeClaim, Secret};
+use k8s_openapi::api::core::v1::{ConfigMap, Endpoints, PersistentVolume, PersistentVolumeClaim, Secret};
 use k8s_openapi::api::storage::v1::{CSIDriver, VolumeAttachment};
 use refloat_volume::{Lookup, NodeFacts, Object, Objects, Problem};
 
@@ -20,6 +20,7 @@ pub struct ManifestObjects {
     secrets: Table<Secret>,
     csi_drivers: Table<CSIDriver>,
     attachments: Table<VolumeAttachment>,
+    endpoints: Table<Endpoints>,
     /// Why an object that was not found may exist all the same.
     incomplete: Option<String>,
     problems: Vec<Problem>,
@@ -107,6 +108,7 @@ impl ManifestObjects {
                     ObjectKind::ConfigMap(o) => all.config_maps.add(kind, key, &place, o.clone()),
                     ObjectKind::Secret(o) => all.secrets.add(kind, key, &place, o.clone()),
                     ObjectKind::CSIDriver(o) => all.csi_drivers.add(kind, key, &place, o.clone()),
+                    ObjectKind::Endpoints(o) => all.endpoints.add(kind, key, &place, o.clone()),
                     ObjectKind::VolumeAttachment(o) => all.attachments.add(kind, key, &place, o.clone()),
                 };
                 all.problems.extend(problem);
@@ -208,6 +210,10 @@ impl Objects for ManifestObjects {
             (None, _, Some(why)) => Lookup::Unknown(why.clone()),
             (None, _, None) => Lookup::Absent,
         }
+    }
+
+    fn endpoints(&self, namespace: &str, name: &str) -> Lookup<Arc<Endpoints>> {
+        self.endpoints.get(namespace, name, self.incomplete.as_ref())
     }
 
     fn node_facts(&self) -> NodeFacts {

@@ -205,6 +205,13 @@ fn tools() -> Vec<Check> {
         ("tool-blkid", "blkid", "tell what is on a device", devices, "util-linux"),
         ("tool-fsck", "fsck", "check a file system before it is mounted", devices, "util-linux and e2fsprogs"),
         ("tool-mkfs-ext4", "mkfs.ext4", "format a blank device", devices, "e2fsprogs"),
+        (
+            "tool-mount-glusterfs",
+            "mount.glusterfs",
+            "mount a volume of a cluster",
+            "GlusterFS volumes need it",
+            "glusterfs-client",
+        ),
         ("tool-mount-nfs", "mount.nfs", "mount an export of a server", "NFS volumes need it", "nfs-common"),
     ];
     let check = |(name, tool, why, who, package): (&'static str, &str, &str, &str, &str)| match find_tool(tool) {

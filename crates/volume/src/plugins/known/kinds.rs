@@ -125,6 +125,19 @@ pub(super) static NFS: Kind = Kind {
     ..MOUNT
 };
 
+/// The same of a `GlusterFS` volume.
+pub(super) static GLUSTERFS: Kind = Kind {
+    name: "kubernetes.io/glusterfs",
+    source: "glusterfs",
+    fields: fields!("glusterfs": "endpoints" "endpointsNamespace" "path" "readOnly"),
+    supports: has!(glusterfs),
+    tell: |seen| {
+        let source = seen.whole_source().unwrap_or_default();
+        names::glusterfs(&source).map_or_else(Told::new, |(_, volume)| told([("path", volume.into())]))
+    },
+    ..MOUNT
+};
+
 pub(super) const KINDS: &[Kind] = &[
     Kind {
         name: "kubernetes.io/iscsi",
@@ -186,20 +199,6 @@ pub(super) const KINDS: &[Kind] = &[
         instead: Other("is an image volume, which the container runtime mounts and which needs no volume manager"),
         presence: Presence::Record,
         inline_only: true,
-        ..MOUNT
-    },
-    Kind {
-        name: "kubernetes.io/glusterfs",
-        source: "glusterfs",
-        fields: fields!("glusterfs": "endpoints" "endpointsNamespace" "path" "readOnly"),
-        supports: has!(glusterfs),
-        instead: Other(
-            "is of a type that Kubernetes no longer has, and no CSI driver took its place: use NFS or another",
-        ),
-        tell: |seen| {
-            let source = seen.whole_source().unwrap_or_default();
-            names::glusterfs(&source).map_or_else(Told::new, |volume| told([("path", volume.into())]))
-        },
         ..MOUNT
     },
     Kind {

@@ -174,13 +174,13 @@ pub(crate) fn ceph_user(options: &str) -> Option<&str> {
     options.split(',').find_map(|option| option.strip_prefix("name=")).filter(|user| !user.is_empty())
 }
 
-/// The volume of a `GlusterFS` source, `host:volume`.
+/// Host and volume of a `GlusterFS` source, `host:volume`.
 ///
 /// # Source
 /// `setUpAtInternal` of `pkg/volume/glusterfs`.
-pub(crate) fn glusterfs(source: &str) -> Option<&str> {
+pub(crate) fn glusterfs(source: &str) -> Option<(&str, &str)> {
     let (host, volume) = source.rsplit_once(':')?;
-    (!host.is_empty() && !volume.is_empty()).then(|| volume.strip_prefix('/').unwrap_or(volume))
+    (!host.is_empty() && !volume.is_empty()).then(|| (host, volume.strip_prefix('/').unwrap_or(volume)))
 }
 
 /// The share of an Azure file source, `//<account>.file.<suffix>/<share>`.

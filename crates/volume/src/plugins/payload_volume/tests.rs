@@ -49,6 +49,9 @@ impl Objects for Cluster {
     fn csi_driver(&self, _: &str) -> Lookup<Arc<k8s_openapi::api::storage::v1::CSIDriver>> {
         unreachable!("content never needs a driver")
     }
+    fn endpoints(&self, _: &str, _: &str) -> Lookup<Arc<k8s_openapi::api::core::v1::Endpoints>> {
+        unreachable!("content never needs endpoints")
+    }
     fn volume_attachment(&self, _: &str, _: &str) -> Lookup<Arc<k8s_openapi::api::storage::v1::VolumeAttachment>> {
         unreachable!("content never needs an attachment")
     }

@@ -90,8 +90,8 @@ fn sources_of_network_file_systems_are_taken_apart() {
     }
     assert_eq!(ceph_user("rw,name=admin,secret=<hidden>,acl"), Some("admin"));
     assert_eq!(ceph_user("rw,username=x"), None);
-    assert_eq!(glusterfs("10.0.0.10:vol"), Some("vol"));
-    assert_eq!(glusterfs("fd00::1:/vol"), Some("vol"));
+    assert_eq!(glusterfs("10.0.0.10:vol"), Some(("10.0.0.10", "vol")));
+    assert_eq!(glusterfs("fd00::1:/vol"), Some(("fd00::1", "vol")));
     assert_eq!(glusterfs("gone"), None);
     assert_eq!(azure_file("//acc.file.core.windows.net/share"), Some("share"));
     assert_eq!(azure_file("//server/share"), None);
