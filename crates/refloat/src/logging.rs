@@ -12,7 +12,8 @@ use crate::exit::{Failure, chain};
 /// filter in the syntax of `tracing` and wins.
 pub(crate) fn start(settings: &Settings) -> Result<(), Failure> {
     let level = match settings.verbose {
-        0 => "warn",
+        // What the client says of a server that does not answer is told as the source's problem.
+        0 => "warn,kube_client=off",
         1 => "info",
         2 => "debug",
         _ => "trace",

@@ -107,11 +107,19 @@ fn by_mount(found: &FoundVolume<'_>, data: &VolData, mount: Mount<'_>, root: &Pa
     }
 }
 
-/// Whether these are surely two volumes, and not what a driver made of one: two disks, or two sources of one kind.
+/// Whether these are surely two volumes, and not what a driver made of one.
 fn is_another(stage: Mount<'_>, mount: Mount<'_>) -> bool {
-    let on_disk = |mount: Mount<'_>| mount.device().major != 0;
-    let alike = stage.fs_type() == mount.fs_type() || on_disk(stage) && on_disk(mount);
-    alike && stage.device() != mount.device() && stage.source() != mount.source()
+    let on_disks = stage.device().major != 0 && mount.device().major != 0;
+    stage.device() != mount.device() && are_two(on_disks, &stage.source(), &mount.source())
+}
+
+/// Whether two sources are two disks, or two exports neither of which is a part of the other: a driver may stage an
+/// export and publish a folder of it, as a mount of its own.
+fn are_two(on_disks: bool, stage: &str, mount: &str) -> bool {
+    let disks = on_disks || stage.starts_with("/dev/") && mount.starts_with("/dev/");
+    let remote = |source: &str| source.starts_with("//") || source.contains(":/");
+    let parts = || stage.starts_with(mount) || mount.starts_with(stage);
+    stage != mount && (disks || remote(stage) && remote(mount) && !parts())
 }
 
 /// Where CSI volumes are staged, by file system.
@@ -122,4 +130,27 @@ fn staged(found: &FoundVolume<'_>, root: &Path) -> HashMap<Device, Vec<PathBuf>>
         all.entry(mount.device()).or_default().push(mount.point().to_path_buf());
     }
     all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::are_two;
+
+    #[test]
+    fn two_disks_or_exports_are_two_volumes_and_what_a_driver_makes_of_one_is_not() {
+        for (stage, mount, two) in [
+            ("/dev/sda", "/dev/sdb", true),
+            ("/dev/sda", "/dev/sda", false),
+            ("srv:/a", "srv:/b", true),
+            ("srv:/a", "other:/a", true),
+            ("//srv/share", "//srv/other", true),
+            ("srv:/", "srv:/pvc-1", false),
+            ("//srv/share", "//srv/share/sub", false),
+            ("tmpfs", "driver", false),
+            ("/dev/sda", "srv:/a", false),
+        ] {
+            assert_eq!(are_two(false, stage, mount), two, "{stage} {mount}");
+        }
+        assert!(are_two(true, "one", "two"));
+    }
 }
