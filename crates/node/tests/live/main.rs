@@ -20,6 +20,7 @@ mod hung;
 mod life;
 mod manifests;
 mod nfs;
+mod nfs_server;
 mod root;
 mod running;
 mod stage;
@@ -40,6 +41,7 @@ fn main() -> ExitCode {
         life::TESTS,
         manifests::TESTS,
         nfs::TESTS,
+        nfs_server::TESTS,
         root::TESTS,
         running::TESTS,
         state_folder::TESTS,
