@@ -11,6 +11,7 @@
 //! a kubelet sets up several things in a row. [`merge`] is pure. Nothing below a mount point is touched.
 
 mod cleaning;
+mod current;
 mod enrich;
 mod gone;
 pub mod merge;
@@ -34,6 +35,7 @@ use crate::evidence::{Gather, GatherError};
 use crate::manager::{host, root};
 use crate::{ManagerError, reconstruct};
 use cleaning::Cleanup;
+use current::Current;
 use nested::Nested;
 use watch::{Folders, Table, Woken};
 
@@ -88,6 +90,7 @@ pub struct Agent {
     store: Arc<Store>,
     table: Table,
     objects: Option<Box<dyn WholeObjects>>,
+    current: Current,
     /// All records in the store.
     records: BTreeMap<RecordKey, Record>,
     /// Records of newer versions, in whose place none is written.
@@ -130,6 +133,7 @@ impl Agent {
             store: opened,
             table,
             objects,
+            current: Current::default(),
             records,
             newer,
             nested: Nested::default(),
@@ -245,10 +249,12 @@ impl Agent {
         Ok(cleaned.again)
     }
 
-    /// Asks for what records lack. Answers whether everybody answered.
+    /// Asks for what records lack, and for what may have changed. Answers whether everybody answered.
     fn enrich(&mut self, records: &mut [Record]) -> bool {
         let Some(objects) = &mut self.objects else { return true };
-        match enrich::enrich(records, &self.plugins, objects.as_mut()) {
+        let answered = enrich::enrich(records, &self.plugins, objects.as_mut())
+            .and_then(|()| self.current.refresh(records, objects.as_mut(), Instant::now()));
+        match answered {
             Ok(()) => {
                 self.told.retain(|told| !told.starts_with("objects: "));
                 true

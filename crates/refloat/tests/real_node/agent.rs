@@ -64,6 +64,23 @@ fn whole(node: &mut RealNode) -> Result<()> {
         ensure!(volume["reconstruction"] == "Full" && volume["state"] == "Mounted", "{volume:#}");
     }
 
+    // A volume that changes is followed: at the latest by the next agent.
+    let recorded = devices[0]["persistentVolume"]["metadata"]["name"].as_str().context("a volume without a name")?;
+    let address = format!("/api/v1/persistentvolumes/{recorded}");
+    let (_, mut volume) = node.request("GET", &address, None)?;
+    volume["metadata"]["labels"] = json!({"grown": "yes"});
+    let (status, answer) = node.request("PUT", &address, Some(&volume))?;
+    ensure!(status == 200, "{answer:#}");
+    ensure!(node.end("agent", Some(TERM))? == 0, "the agent did not end well:\n{}", tail(&node.log("agent")));
+    start_agent(node, &[])?;
+    let mut last = vec![];
+    let followed = node.wait_for(Duration::from_secs(20), |node| {
+        last = records(node)?;
+        let labelled = |r: &&Value| r["persistentVolume"]["metadata"]["labels"]["grown"] == "yes";
+        Ok(last.iter().filter(labelled).count() == 2)
+    })?;
+    ensure!(followed, "volume and device are not followed: {last:#?}\n{}", tail(&node.log("agent")));
+
     // The kubelet tears down as it always does, and the records go.
     node.delete("Pod", "web", Delete::InOrder)?;
     let gone = node.wait_for(Duration::from_secs(60), |node| Ok(records(node)?.is_empty()))?;
