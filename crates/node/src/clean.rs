@@ -26,7 +26,7 @@ use refloat_mount::{Mount, UniqueMountId};
 use refloat_record::{PodUid, UniqueVolumeName};
 
 pub use asking::Sources;
-pub use cleaner::{CleanError, CleanReport, Cleaner, CleanerOptions};
+pub use cleaner::{CleanError, CleanReport, Cleaner, CleanerOptions, Seen};
 pub use contents::{Contents, What};
 pub use planner::{CleanInput, PodFolder, plan};
 pub use proof::{Left, what_is_left};

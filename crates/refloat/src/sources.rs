@@ -2,10 +2,11 @@
 
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use refloat_node::agent::{Listener, WholeObjects};
+use refloat_node::clean::Left;
 use refloat_node::{Answers, Asked, Covers, PodSource, SourceError, SourceKind};
 use refloat_sources::{ApiServer, ApiServerOptions, Cgroups, Events, Kubelet, KubeletOptions, Runtime, Whole, cri};
 use refloat_volume::Problem;
@@ -83,6 +84,20 @@ pub(crate) fn objects(args: &SourceArgs) -> Result<Option<Box<dyn WholeObjects>>
     let (kubelet, api_server) = (kubelet(args), api_server(args)?);
     let some = kubelet.is_some() || api_server.is_some();
     Ok(some.then(|| Box::new(Whole::new(kubelet, api_server, patience(args))) as Box<dyn WholeObjects>))
+}
+
+/// What is attached to this node, for who has to prove that nothing is: as the API server says, if one is named. One that cannot be
+/// asked proves nothing, and that is told as if something was.
+pub(crate) fn attachments(args: &SourceArgs) -> Result<Vec<Left>, Failure> {
+    let Some(api_server) = api_server(args)? else { return Ok(vec![]) };
+    let left = |path: String, what| Left { kind: "Attachment", path: path.into(), what };
+    Ok(match api_server.attached(Instant::now() + patience(args)) {
+        Ok(attached) => attached.into_iter().map(|one| left(one.device_path, one.name)).collect(),
+        Err(error) => {
+            let what = format!("the {} cannot be asked what is attached: {}", api_server.name(), error.text());
+            vec![left(String::new(), what)]
+        }
+    })
 }
 
 /// Who is told of orphans besides the log: the API server, if one is named.

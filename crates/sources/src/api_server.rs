@@ -33,6 +33,17 @@ pub struct ApiServerOptions {
     pub boot_id: BootId,
 }
 
+/// A volume that is attached to the node.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Attached {
+    /// Its unique name.
+    pub name: String,
+    /// The device that it is attached as; empty where the controller does not know.
+    #[serde(default)]
+    pub device_path: String,
+}
+
 /// An API server.
 #[derive(Debug, Clone)]
 pub struct ApiServer {
@@ -113,6 +124,35 @@ impl ApiServer {
         web::wait(deadline, async {
             let client = web::client(self.config().await?, &self.name())?;
             web::post(&client, path, object, list_hint).await
+        })
+    }
+
+    /// What the attach/detach controller says is attached to this node.
+    ///
+    /// # Errors
+    /// It cannot be asked, or the node of this name is another machine.
+    ///
+    /// # Source
+    /// `status.volumesAttached` of the Node, which the controller alone writes.
+    pub fn attached(&self, deadline: Instant) -> Result<Vec<Attached>, SourceError> {
+        #[derive(Deserialize)]
+        struct Node {
+            status: Status,
+        }
+        #[derive(Deserialize)]
+        #[serde(rename_all = "camelCase")]
+        struct Status {
+            volumes_attached: Option<Vec<Attached>>,
+        }
+        self.check_name()?;
+        web::wait(deadline, async {
+            let client = web::client(self.config().await?, &self.name())?;
+            self.check_node(&client).await?;
+            let name = &self.options.node_name;
+            let text = web::get(&client, &format!("/api/v1/nodes/{name}"), node_hint).await?;
+            let node: Node = serde_json::from_slice(&text)
+                .map_err(|e| SourceError::incomplete(format!("what it says of node {name} is no node ({e})")))?;
+            Ok(node.status.volumes_attached.unwrap_or_default())
         })
     }
 

@@ -18,7 +18,7 @@ mod proto;
 pub mod proto;
 mod web;
 
-pub use api_server::{ApiServer, ApiServerOptions};
+pub use api_server::{ApiServer, ApiServerOptions, Attached};
 pub use cgroup::Cgroups;
 pub use cri::Runtime;
 pub use events::Events;

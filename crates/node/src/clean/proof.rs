@@ -10,7 +10,7 @@ use crate::{Actual, RecordState};
 /// Something that is left.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Left {
-    /// `Mount`, `LoopDevice` or `StagedVolume`.
+    /// `Mount`, `LoopDevice`, `StagedVolume` or `Attachment`.
     pub kind: &'static str,
     /// Where it is, or the device.
     pub path: PathBuf,

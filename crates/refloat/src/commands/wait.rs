@@ -17,9 +17,10 @@ use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
 use rustix::time::Timespec;
 
 use super::clean::{assumed, assumed_devices, cleaner, explain, how};
-use crate::cli::{WaitArgs, WaitFor};
+use crate::cli::{SourceArgs, WaitArgs, WaitFor};
 use crate::config::Settings;
 use crate::exit::{Done, Failure};
+use crate::sources::attachments;
 
 /// Whoever makes or undoes a volume changes several things: they are looked at together.
 const REST: Duration = Duration::from_millis(50);
@@ -37,7 +38,9 @@ pub(crate) fn run(args: &WaitArgs, settings: &Settings) -> Result<Done, Failure>
     loop {
         // Before looking, so that what changes meanwhile is seen.
         let watch = Watch::new(cleaner.host().root.path(), &settings.state_dir, args)?;
-        let Some(why) = waits_for(&mut cleaner, args.what, &options, settings)? else { return Ok(Done::Well) };
+        let Some(why) = waits_for(&mut cleaner, args.what, &options, &args.authority.sources, settings)? else {
+            return Ok(Done::Well);
+        };
         tracing::debug!(%why, "waits");
         let left = end.map(|end| end.saturating_duration_since(Instant::now()));
         if left.is_some_and(|left| left.is_zero()) {
@@ -57,15 +60,18 @@ fn waits_for(
     cleaner: &mut Cleaner,
     what: WaitFor,
     options: &CleanOptions,
+    sources: &SourceArgs,
     settings: &Settings,
 ) -> Result<Option<String>, Failure> {
     let explain = |e| explain(e, settings);
     Ok(match what {
         WaitFor::Empty => {
             let seen = cleaner.look().map_err(explain)?;
-            what_is_left(cleaner.host(), &seen.table, &seen.actual)
-                .first()
-                .map(|left| format!("{} {} ({})", left.kind, left.path.display(), left.what))
+            let mut left = what_is_left(cleaner.host(), &seen.table, &seen.actual);
+            if left.is_empty() {
+                left = attachments(sources)?;
+            }
+            left.first().map(|left| format!("{} {} ({})", left.kind, left.path.display(), left.what))
         }
         WaitFor::Settled => {
             let seen = cleaner.look().map_err(explain)?;

@@ -10,8 +10,11 @@ use serde_json::{Value, json};
 
 use crate::{Test, refloat};
 
-pub(crate) const TESTS: &[(&str, Test)] =
-    &[("scan_agrees_with_the_kubelet", agrees), ("what_a_killed_kubelet_leaves_is_told_and_kept", orphan)];
+pub(crate) const TESTS: &[(&str, Test)] = &[
+    ("scan_agrees_with_the_kubelet", agrees),
+    ("what_a_killed_kubelet_leaves_is_told_and_kept", orphan),
+    ("what_is_attached_is_left", attached),
+];
 
 /// The volumes of the pod `web` and what they are to be found as: the plugin, and whether something is mounted.
 const VOLUMES: &[(&str, &str, bool)] = &[
@@ -183,5 +186,41 @@ fn orphan(node: &mut RealNode) -> Result<()> {
     ensure!(node.mounts_under(&root)? == before, "looking changed the mounts");
     let canary = std::fs::read_to_string(node.from_outside(&web.host).join("canary"))?;
     ensure!(canary == "the host's", "the host's file is {canary:?}");
+    Ok(())
+}
+
+/// The controller says what is attached to the node: here the test does, in its place.
+fn attached(node: &mut RealNode) -> Result<()> {
+    let address = "/api/v1/nodes/n1/status";
+    let attach = |node: &mut RealNode, all: Value| -> Result<()> {
+        // The kubelet writes the status too, and the later one of two is refused.
+        for _ in 0..20 {
+            let (_, mut status) = node.request("GET", "/api/v1/nodes/n1", None)?;
+            status["status"]["volumesAttached"] = all.clone();
+            if node.request("PUT", address, Some(&status))?.0 == 200 {
+                return Ok(());
+            }
+        }
+        bail!("the node's status cannot be written")
+    };
+    let kubeconfig = text(&node.dir().join("kubeconfig"))?.to_owned();
+    let sources = ["--kubeconfig", kubeconfig.as_str(), "--node-name", "n1"];
+    let with = |args: &[&'static str]| [args, &sources[..]].concat();
+    let (release, wait) = (with(&["release", "-o", "json"]), with(&["wait", "--for=empty", "--timeout", "1s"]));
+    let empty = node.refloat(refloat(), &release)?.expect(&[0])?.json()?;
+    ensure!(list(&empty, "left")?.is_empty(), "{empty:#}");
+    node.refloat(refloat(), &wait)?.expect(&[0])?;
+    let volume = "kubernetes.io/csi/driver^h-1";
+    attach(node, json!([{"name": volume, "devicePath": "/dev/sdz"}]))?;
+    let told = node.refloat(refloat(), &release)?.expect(&[3])?.json()?;
+    ensure!(told["left"] == json!([{"kind": "Attachment", "path": "/dev/sdz", "what": volume}]), "{told:#}");
+    let waited = node.refloat(refloat(), &wait)?.expect(&[1])?;
+    ensure!(waited.stderr.contains(volume), "{}", waited.stderr);
+    attach(node, json!([]))?;
+    node.refloat(refloat(), &wait)?.expect(&[0])?;
+    // Who cannot be asked proves nothing.
+    let away = ["release", "-o", "json", "--kubeconfig", "/nowhere", "--node-name", "n1"];
+    let told = node.refloat(refloat(), &away)?.expect(&[3])?.json()?;
+    ensure!(told["left"][0]["kind"] == "Attachment", "{told:#}");
     Ok(())
 }
