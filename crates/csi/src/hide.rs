@@ -74,6 +74,18 @@ impl Hidden {
     }
 }
 
+impl Secrets {
+    /// A text of who was told these secrets, without them, in one line, shortened.
+    pub fn hidden_in(&self, text: &str) -> String {
+        Hidden::of(self, &StringMap::new(), None).clean(text)
+    }
+
+    /// Whether one of them is a part of this text, in any form in which it may be shown.
+    pub fn are_in(&self, text: &str) -> bool {
+        Hidden::of(self, &StringMap::new(), None).values.iter().any(|value| text.contains(value.as_str()))
+    }
+}
+
 /// A value in each form in which a driver may show it: as it is, quoted, in base64, and its lines.
 fn add(values: &mut BTreeSet<String>, value: &str) {
     let mut insert = |value: String| {

@@ -6,6 +6,7 @@
 //! folders of the pods that were worked on, and nothing else.
 
 pub(crate) mod drivers;
+mod flex;
 mod hanging;
 pub(crate) mod host;
 pub(crate) mod pool;
@@ -33,6 +34,7 @@ use crate::execute::Executor;
 use crate::{Actual, Desired, Evidence, Plan, PlanInput, reconstruct};
 
 use drivers::{DRIVERS_STEP, DriverNews};
+use flex::FlexWatch;
 use hanging::Hanging;
 use pool::Pool;
 use retry::Retries;
@@ -122,6 +124,7 @@ pub struct Manager {
     pool: Pool,
     table_watch: TableWatch,
     folder_watch: FolderWatch,
+    flex_watch: FlexWatch,
     driver_news: Arc<DriverNews>,
     state: StateFolder,
     /// Drivers that could not be registered, by their sockets.
@@ -182,6 +185,7 @@ impl Manager {
         // The watches come first: what changes while evidence is gathered is looked at afterwards.
         let table_watch = TableWatch::open().map_err(io("watch the mount table"))?;
         let folder_watch = FolderWatch::new(&options.manifests).map_err(io("watch the manifest folder"))?;
+        let flex_watch = FlexWatch::new(&options.flex_volume_dir).map_err(io("watch for flexVolume drivers"))?;
         let evidence = Gather::new(&host).read(|| store.load()).map_err(|error| match error {
             GatherError::Records(source) => ManagerError::Store(source),
             GatherError::Table(source) => ManagerError::Table(source),
@@ -200,6 +204,7 @@ impl Manager {
             pool,
             table_watch,
             folder_watch,
+            flex_watch,
             driver_news,
             state,
             refused_drivers: BTreeMap::new(),
@@ -286,6 +291,9 @@ impl Manager {
             if ready.drivers {
                 self.take_driver_changes();
             }
+            if ready.flex {
+                self.take_flex_news();
+            }
             self.take_ended();
             self.take_hanging();
             self.pool
@@ -347,6 +355,7 @@ impl Manager {
             PollFd::new(&self.folder_watch, PollFlags::IN),
             PollFd::new(&*self.driver_news, PollFlags::IN),
             PollFd::new(&self.state, PollFlags::IN),
+            PollFd::new(&self.flex_watch, PollFlags::IN),
         ];
         fds.extend(self.hanging.iter().map(|h| PollFd::new(&h.unmount, PollFlags::IN)));
         let stop_at = fds.len();
@@ -358,7 +367,14 @@ impl Manager {
             Err(error) => return Err(ManagerError::Io { doing: "wait for changes".into(), source: error.into() }),
         }
         let ready = |index: usize| fds.get(index).is_some_and(|fd| !fd.revents().is_empty());
-        Ok(Ready { table: ready(1), folder: ready(2), drivers: ready(3), state: ready(4), stop: ready(stop_at) })
+        Ok(Ready {
+            table: ready(1),
+            folder: ready(2),
+            drivers: ready(3),
+            state: ready(4),
+            flex: ready(5),
+            stop: ready(stop_at),
+        })
     }
 
     fn now(&self) -> Duration {
@@ -390,6 +406,7 @@ struct Ready {
     table: bool,
     folder: bool,
     drivers: bool,
+    flex: bool,
     state: bool,
     stop: bool,
 }

@@ -241,8 +241,8 @@ fn host(root: NodeRoot, boot_id: BootId) -> Host {
     let table = Mutex::new(TableReader::new(kernel));
     let drivers = refloat_csi::Drivers::none();
     // Nobody is asked for anything.
-    let flex_volume_dir = std::path::PathBuf::new();
-    Host { root, kernel, boot_id, tool_deadline: Duration::ZERO, table, drivers, flex_volume_dir }
+    let flex_drivers = refloat_volume::plugins::flex_volume::FlexDrivers::default();
+    Host { root, kernel, boot_id, tool_deadline: Duration::ZERO, table, drivers, flex_drivers }
 }
 
 fn unreadable(error: anyhow::Error) -> Failure {

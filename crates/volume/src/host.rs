@@ -8,6 +8,8 @@ use refloat_csi::Drivers;
 use refloat_mount::{Kernel, MountTable, NodeRoot, TableError, TableReader};
 use refloat_record::{BootId, RecordedMount, RelPath};
 
+use crate::plugins::flex_volume::FlexDrivers;
+
 /// The node as plugins see it: its root, its mount calls, its table. One for the life of the manager, shared by
 /// all operations.
 #[derive(Debug)]
@@ -24,8 +26,8 @@ pub struct Host {
     pub table: Mutex<TableReader>,
     /// The CSI drivers of this node; [`Drivers::none`] for those who only look.
     pub drivers: Drivers,
-    /// The folder that flexVolume drivers are in.
-    pub flex_volume_dir: PathBuf,
+    /// The flexVolume drivers of this node.
+    pub flex_drivers: FlexDrivers,
 }
 
 impl Host {

@@ -221,6 +221,12 @@ pub trait Plugin: Send + Sync + std::fmt::Debug {
     /// Its name, such as `kubernetes.io/empty-dir`.
     fn name(&self) -> PluginName;
 
+    /// The name that a volume of this source has as its plugin's: of flexVolumes, the driver's.
+    fn name_for(&self, source: &SpecSource) -> PluginName {
+        let _ = source;
+        self.name()
+    }
+
     /// What it can do.
     fn capabilities(&self) -> Capabilities;
 
@@ -627,7 +633,7 @@ impl Plugins {
 
     /// The plugin for this source. Exactly one, or an error that names the type.
     pub fn by_source(&self, source: &SpecSource) -> Result<&dyn Plugin, SpecError> {
-        let mut fitting = self.iter().filter(|p| p.supports(source));
+        let mut fitting = self.iter().chain([&self.flex as &dyn Plugin]).filter(|p| p.supports(source));
         let volume = || source.volume().typed.name.clone();
         match (fitting.next(), fitting.next()) {
             (Some(plugin), None) => Ok(plugin),
@@ -643,7 +649,7 @@ impl Plugins {
         }
     }
 
-    /// All of them.
+    /// All of them but flexVolume, whose names are the drivers' own.
     pub fn iter(&self) -> impl Iterator<Item = &dyn Plugin> {
         self.list.iter().map(|(_, plugin)| plugin.as_ref())
     }

@@ -234,5 +234,5 @@ fn is_bound_of_plugin(
 }
 
 fn is_of(plugins: &Plugins, record: &PodVolume, source: &SpecSource) -> bool {
-    plugins.by_source(source).map_or(true, |plugin| plugin.name() == record.plugin)
+    plugins.by_source(source).map_or(true, |plugin| plugin.name_for(source) == record.plugin)
 }

@@ -6,8 +6,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use refloat_mount::{MountTable, UniqueMountId};
-use refloat_record::{DeviceMount, PodVolume, Record, RecordKey, RecordedMount};
+use refloat_record::{DeviceMount, PluginName, PodVolume, Record, RecordKey, RecordedMount};
 use refloat_volume::layout;
+use refloat_volume::plugins::flex_volume::is_flex_volume;
 
 use crate::{Actual, ActualDevice, ActualVolume, ReconstructionResult};
 
@@ -62,7 +63,7 @@ fn first(volume: &ActualVolume, found: &PodVolume) -> Option<PodVolume> {
         ReconstructionResult::Partial { lost } => lost.iter().map(ToString::to_string).collect(),
         ReconstructionResult::UnmountOnly | ReconstructionResult::Failed => vec!["volume".into()],
     };
-    Some(PodVolume { unique_name, confirmed: is_driven(found) && is_mounted(found), lost, ..found.clone() })
+    Some(PodVolume { unique_name, confirmed: is_driven(&found.plugin) && is_mounted(found), lost, ..found.clone() })
 }
 
 fn is_mounted(found: &PodVolume) -> bool {
@@ -91,13 +92,13 @@ fn again(known: &PodVolume, volume: &ActualVolume, found: &PodVolume, table: &Mo
     }
     record.path = found.path.clone().or(record.path);
     record.boot_id = found.boot_id.clone();
-    record.confirmed = is_driven(found);
+    record.confirmed = is_driven(&found.plugin);
     record
 }
 
 /// Whether a driver made it: what it made and the kubelet kept, it has confirmed.
-fn is_driven(found: &PodVolume) -> bool {
-    found.plugin.as_str() == layout::CSI
+fn is_driven(plugin: &PluginName) -> bool {
+    plugin.as_str() == layout::CSI || is_flex_volume(plugin)
 }
 
 /// Whether the recorded mount itself is in the table. Where the kernel tells no ids, nobody can say so.
@@ -113,7 +114,7 @@ fn first_device(device: &ActualDevice) -> Option<DeviceMount> {
     if device.conflict.is_some() {
         return None;
     }
-    let confirmed = device.plugin.as_str() == layout::CSI;
+    let confirmed = is_driven(&device.plugin);
     Some(DeviceMount { unique_name, confirmed, device: device.device.clone(), ..found.clone() })
 }
 
@@ -130,6 +131,6 @@ fn device_again(known: &DeviceMount, device: &ActualDevice, table: &MountTable) 
     record.mount.clone_from(&found.mount);
     record.device = device.device.clone().or(record.device);
     record.boot_id = found.boot_id.clone();
-    record.confirmed = device.plugin.as_str() == layout::CSI;
+    record.confirmed = is_driven(&device.plugin);
     record
 }

@@ -244,7 +244,7 @@ impl Cleaner {
             let Some(name) = plugins.by_name(plugin).and_then(|p| p.recorded_driver(recorded)) else { continue };
             if !flex_volume::is_flex_volume(plugin) {
                 needed.insert(name);
-            } else if flex_volume::is_there(&host.flex_volume_dir, plugin) {
+            } else if flex_volume::is_there(host.flex_drivers.folder(), plugin) {
                 programs.insert(name);
             }
         }

@@ -293,8 +293,9 @@ impl Resolver<'_> {
         let outer_name = OuterSpecName::new(&outer).map_err(name).map_err(bad(None))?;
         let spec_name = SpecName::new(spec_name).map_err(name).map_err(bad(None))?;
         let pod = &self.pod.pod;
-        let key = VolumeKey { pod: pod.uid.clone(), spec_name: spec_name.clone(), plugin: plugin.name(), mode };
-        let spec = VolumeSpec { plugin: plugin.name(), spec_name, mode, read_only, mount_options: options, source };
+        let plugin_name = plugin.name_for(&source);
+        let key = VolumeKey { pod: pod.uid.clone(), spec_name: spec_name.clone(), plugin: plugin_name.clone(), mode };
+        let spec = VolumeSpec { plugin: plugin_name, spec_name, mode, read_only, mount_options: options, source };
         // Where a folder is called after more than the volume, its key cannot be told.
         let named = plugin.spec_name(spec.spec_name.as_str()) == Some(spec.spec_name.as_str());
         let some = named.then(|| key.clone());

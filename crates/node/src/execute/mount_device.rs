@@ -75,7 +75,13 @@ pub(super) fn run(
         announcer: &announced,
     });
     match outcome {
-        Ok(DeviceOutcome::NotNeeded) => Ok(Success::NoDevice(volume.unique_name.clone())),
+        Ok(DeviceOutcome::NotNeeded) => {
+            // A driver may say so only when it is asked to make it, which was announced.
+            if announced.is_written() {
+                super::unmount_device::undo(executor, journal, plugin, &announced.record(), true)?;
+            }
+            Ok(Success::NoDevice(volume.unique_name.clone()))
+        }
         Ok(DeviceOutcome::Mounted) => {
             let mut record = announced.record();
             if by_driver {

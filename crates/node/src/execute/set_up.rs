@@ -113,6 +113,7 @@ pub(super) fn run(
 pub(super) fn is_over(error: &VolumeError, by_driver: bool) -> bool {
     match error {
         VolumeError::Driver(error) => error.outcome != Outcome::Uncertain,
+        VolumeError::FlexDriver(error) => error.is_over(),
         _ => !by_driver,
     }
 }

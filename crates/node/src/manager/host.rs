@@ -8,6 +8,7 @@ use std::time::Duration;
 use refloat_csi::Drivers;
 use refloat_mount::{Kernel, NodeRoot, TableReader};
 use refloat_volume::Host;
+use refloat_volume::plugins::flex_volume::FlexDrivers;
 
 use super::ManagerError;
 use crate::evidence::boot_id;
@@ -44,6 +45,6 @@ pub(crate) fn open_host(
         tool_deadline: operation_deadline.mul_f64(TOOL_PART),
         table: Mutex::new(TableReader::new(kernel)),
         drivers,
-        flex_volume_dir,
+        flex_drivers: FlexDrivers::new(flex_volume_dir),
     })
 }

@@ -59,11 +59,14 @@ impl Retries {
         }
     }
 
-    /// What a driver failed at is tried again at once.
-    pub(super) fn driver_is_back(&mut self, driver: &str) {
+    /// What a driver failed at is tried again at once. Answers whether there is something.
+    pub(super) fn driver_is_back(&mut self, driver: &str) -> bool {
+        let mut any = false;
         for failed in self.failed.values_mut().filter(|f| f.driver.as_deref() == Some(driver)) {
             failed.until = Duration::ZERO;
+            any = true;
         }
+        any
     }
 
     /// How many times in a row this failed.

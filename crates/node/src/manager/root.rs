@@ -76,7 +76,7 @@ impl Manager {
             tool_deadline: old.tool_deadline,
             table: Mutex::new(TableReader::new(old.kernel)),
             drivers: self.executor.host.drivers.clone(),
-            flex_volume_dir: old.flex_volume_dir.clone(),
+            flex_drivers: old.flex_drivers.clone(),
         };
         let Executor { plugins, store, generation, .. } = &*self.executor;
         let (plugins, store, generation) = (Arc::clone(plugins), store.clone(), *generation);

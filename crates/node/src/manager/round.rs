@@ -79,6 +79,9 @@ impl Manager {
                         self.retries.blame(about, &error.driver);
                         self.news.drivers = true;
                     }
+                    if let VolumeError::FlexDriver(error) = &failure.source {
+                        self.retries.blame(about, error.driver());
+                    }
                 }
             }
         }

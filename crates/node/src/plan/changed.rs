@@ -34,10 +34,10 @@ const NOT_MOUNTED: [&str; 8] = [
 /// Adds to each volume and device the problem that what is wanted of it is no longer what is set up.
 pub fn compare(desired: &Desired, actual: &mut Actual) {
     let wanted = || desired.pods.values().flat_map(|pod| &pod.volumes);
-    let mut of_devices: HashMap<&str, &DesiredVolume> = HashMap::new();
+    let mut of_devices: HashMap<&str, Vec<&DesiredVolume>> = HashMap::new();
     for volume in wanted() {
         if volume.device_mount_path.is_some() {
-            of_devices.entry(volume.unique_name.as_str()).or_insert(volume);
+            of_devices.entry(volume.unique_name.as_str()).or_default().push(volume);
         }
         let Ok(index) = actual.volumes.binary_search_by(|v| v.key.cmp(&volume.key)) else { continue };
         let seen = &mut actual.volumes[index];
@@ -59,7 +59,7 @@ pub fn compare(desired: &Desired, actual: &mut Actual) {
     }
     for device in &mut actual.devices {
         let wanted = device.unique_name.as_ref().and_then(|name| of_devices.get(name.as_str()));
-        if let Some(field) = wanted.and_then(|volume| device_changed(volume, device)) {
+        if let Some(field) = wanted.and_then(|all| all.iter().find_map(|volume| device_changed(volume, device))) {
             let name = device.unique_name.as_ref().map_or("", |n| n.as_str());
             let message =
                 format!("device {name}: {field} is not what it was when the device was mounted; it stays as it is");
@@ -89,25 +89,34 @@ fn changed(volume: &DesiredVolume, record: &PodVolume) -> Option<String> {
     match (&record.persistent_volume, source.persistent_volume()) {
         (Some(old), Some(new)) => of_persistent_volume(old, &new.raw),
         (Some(_), None) | (None, Some(_)) => Some("its type".into()),
-        (None, None) => {
-            let entry = |raw: &Verbatim| {
-                let mut fields = raw.parse::<Map<String, Value>>().ok()?;
-                fields.shift_remove("name");
-                Some(Value::Object(fields))
-            };
-            difference(&entry(&record.volume)?, &entry(&source.volume().raw)?, "")
-        }
+        (None, None) => of_entry(&record.volume, &source.volume().raw),
     }
 }
 
-/// The same of a device, which pods share.
+/// The same of a pod's own entry.
+fn of_entry(old: &Verbatim, new: &Verbatim) -> Option<String> {
+    let entry = |raw: &Verbatim| {
+        let mut fields = raw.parse::<Map<String, Value>>().ok()?;
+        fields.shift_remove("name");
+        Some(Value::Object(fields))
+    };
+    difference(&entry(old)?, &entry(new)?, "")
+}
+
+/// The same of a device, which pods share. Two pods may call volumes of their own the same, and mean different disks.
 pub(super) fn device_changed(volume: &DesiredVolume, seen: &ActualDevice) -> Option<String> {
     let record: &DeviceMount = seen.record.as_ref()?;
     let holds = seen.record_state == RecordState::Ok && (seen.state == VolumeState::Mounted || seen.mount.is_some());
     if !holds {
         return None;
     }
-    of_persistent_volume(record.persistent_volume.as_ref()?, &volume.spec.source.persistent_volume()?.raw)
+    let source = &volume.spec.source;
+    match (&record.persistent_volume, &record.volume, source.persistent_volume()) {
+        (Some(old), _, Some(new)) => of_persistent_volume(old, &new.raw),
+        (None, Some(old), None) => of_entry(old, &source.volume().raw),
+        (Some(_), _, None) | (None, Some(_), Some(_)) => Some("its type".into()),
+        (None, None, _) => None,
+    }
 }
 
 fn of_persistent_volume(old: &Verbatim, new: &Verbatim) -> Option<String> {

@@ -12,6 +12,7 @@ use refloat_record::{PodVolume, Record};
 use refloat_test_csi_driver::{Event, Options, Process, Program};
 use refloat_test_support::Skip;
 use refloat_volume::Host;
+use refloat_volume::plugins::flex_volume::FlexDrivers;
 
 use crate::stage::{Stage, pod, volume};
 
@@ -76,7 +77,7 @@ impl World {
             tool_deadline: crate::stage::PATIENCE,
             table: Mutex::new(TableReader::new(Kernel::detect())),
             drivers: Drivers::none(),
-            flex_volume_dir: PathBuf::new(),
+            flex_drivers: FlexDrivers::default(),
         }
     }
 

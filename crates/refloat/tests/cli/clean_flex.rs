@@ -27,18 +27,18 @@ pub(crate) const TESTS: &[(&str, Test)] = &[
 ];
 
 /// A script's way to say something.
-const SAY: &str = "say() { printf '{\"status\": \"%s\", \"message\": \"%s\"}\\n' \"$1\" \"$2\"; }\n";
+pub(crate) const SAY: &str = "say() { printf '{\"status\": \"%s\", \"message\": \"%s\"}\\n' \"$1\" \"$2\"; }\n";
 /// Unmounts, as the kubelet's own examples do.
 const GOOD: &str = "case $1 in unmount|unmountdevice) umount \"$2\" || { say Failure \"not mounted\"; exit 1; }; say Success;; \
                     *) say 'Not supported';; esac";
 
 /// The folder of drivers.
-fn drivers(node: &Node) -> PathBuf {
+pub(crate) fn drivers(node: &Node) -> PathBuf {
     node.folder().join("drivers")
 }
 
 /// Installs the driver `acme/<name>`, which writes down how it is called.
-fn install(node: &Node, name: &str, body: &str) -> Result<()> {
+pub(crate) fn install(node: &Node, name: &str, body: &str) -> Result<()> {
     let folder = drivers(node).join(format!("acme~{name}"));
     std::fs::create_dir_all(&folder)?;
     let program = folder.join(name);
@@ -49,7 +49,7 @@ fn install(node: &Node, name: &str, body: &str) -> Result<()> {
 }
 
 /// How drivers were called, since the last time.
-fn calls(node: &Node) -> Result<Vec<String>> {
+pub(crate) fn calls(node: &Node) -> Result<Vec<String>> {
     let log = node.folder().join("calls");
     let text = std::fs::read_to_string(&log).unwrap_or_default();
     std::fs::write(&log, "")?;
@@ -83,7 +83,7 @@ fn left_by(node: &Node, driver: &str) -> Result<(PathBuf, PathBuf)> {
     Ok((path, data))
 }
 
-fn is_mounted(node: &Node, path: &Path) -> Result<bool> {
+pub(crate) fn is_mounted(node: &Node, path: &Path) -> Result<bool> {
     Ok(node.mounts()?.iter().any(|m| m == path))
 }
 

@@ -17,6 +17,7 @@ mod layouts;
 mod life;
 mod looking;
 mod node;
+mod node_flex;
 mod page;
 mod places;
 mod records;
@@ -47,6 +48,7 @@ fn tests() -> Vec<(&'static str, Test)> {
         foreign_csi::TESTS,
         hung::TESTS,
         layouts::TESTS,
+        node_flex::TESTS,
         page::TESTS,
         places::TESTS,
         records::TESTS,

@@ -1,4 +1,4 @@
-//! flexVolume: how a driver, which is a program, is found and asked to undo what it made.
+//! flexVolume: how a driver, which is a program, is found and asked to make a volume, and to undo what it made.
 //!
 //! A driver of the plugin `<vendor>/<driver>` is `<folder>/<vendor>~<driver>/<driver>`, called with a command and its arguments;
 //! its answer is one JSON object on standard output. It gets a deadline, after which its whole process group is killed. What it
@@ -11,15 +11,24 @@
 //! # Source
 //! `pkg/volume/flexvolume` of Kubernetes v1.36: `probe.go`, `driver-call.go`, `unmounter.go`, `detacher.go`.
 
+mod drivers;
+mod set_up;
+mod source;
+
 use std::ffi::OsStr;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
+use refloat_csi::Secrets;
 use refloat_mount::Standing;
 use refloat_record::{PluginName, RecordedMount, RelPath};
 use serde_json::{Map, Value};
 
 pub use super::known::is_flex as is_flex_volume;
+pub use drivers::FlexDrivers;
+pub(super) use set_up::{mount_device, set_up};
+pub(super) use source::{Source, checked, inputs};
+
 use crate::{Host, Problem, TearDown, ToolError, UnmountDevice, VolumeError, run_tool};
 
 /// The kubelet's folder of drivers, unless it is told another (`volumePluginDir`).
@@ -27,6 +36,9 @@ pub const DEFAULT_DRIVER_FOLDER: &str = "/usr/libexec/kubernetes/kubelet-plugins
 
 const UNMOUNT: &str = "unmount";
 const UNMOUNT_DEVICE: &str = "unmountdevice";
+
+/// The status of what a driver leaves to the kubelet.
+const NOT_SUPPORTED: &str = "Not supported";
 
 /// So many times in a row a driver may refuse to unmount what is not there, before that counts as done.
 const REFUSALS: u32 = 4;
@@ -111,6 +123,21 @@ impl CallError {
     pub fn is_refusal(&self) -> bool {
         matches!(self, Self::Refused { .. })
     }
+
+    /// Whether it said no, or was not there to be asked: then nothing of it goes on any more.
+    pub fn is_over(&self) -> bool {
+        matches!(self, Self::Refused { .. } | Self::Missing { .. })
+    }
+
+    /// The driver.
+    pub fn driver(&self) -> &str {
+        match self {
+            Self::Missing { driver, .. }
+            | Self::Run { driver, .. }
+            | Self::Garbage { driver, .. }
+            | Self::Refused { driver, .. } => driver,
+        }
+    }
 }
 
 /// The program of the driver with this name; none if the name is no driver's. Names come from folders of pods.
@@ -132,55 +159,81 @@ pub fn is_there(folder: &Path, plugin: &PluginName) -> bool {
 }
 
 /// What a driver answered that did not fail.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, PartialEq)]
 enum Answer {
-    Done,
+    /// It did it; the whole answer.
+    Done(Map<String, Value>),
     NotSupported,
 }
 
-fn call(host: &Host, plugin: &PluginName, command: &'static str, path: &RelPath) -> Result<Answer, CallError> {
+/// A path as the kubelet spells it.
+fn spelled(host: &Host, path: &RelPath) -> PathBuf {
+    let root = std::path::absolute(host.root.given_path()).unwrap_or_else(|_| host.root.path().to_path_buf());
+    path.below(&root)
+}
+
+/// Asks the driver. What it says is shown without these secrets.
+fn ask(
+    host: &Host,
+    plugin: &PluginName,
+    command: &'static str,
+    args: &[&OsStr],
+    secrets: &Secrets,
+) -> Result<Answer, CallError> {
     let driver = || plugin.to_string();
-    let program = program_of(&host.flex_volume_dir, plugin).unwrap_or_default();
-    if !is_there(&host.flex_volume_dir, plugin) {
+    let folder = host.flex_drivers.folder();
+    let program = program_of(folder, plugin).unwrap_or_default();
+    if !is_there(folder, plugin) {
         return Err(CallError::Missing { driver: driver(), program });
     }
-    // As the kubelet spells it.
-    let root = std::path::absolute(host.root.given_path()).unwrap_or_else(|_| host.root.path().to_path_buf());
-    let path = path.below(&root);
-    tracing::debug!(driver = %plugin, command, path = %path.display(), "asks a flexVolume driver");
-    let output = run_tool(&program, &[OsStr::new(command), path.as_os_str()], host.tool_deadline)
-        .map_err(|source| CallError::Run { driver: driver(), call: command, source })?;
+    tracing::debug!(driver = %plugin, command, "asks a flexVolume driver");
+    let args: Vec<&OsStr> = std::iter::once(OsStr::new(command)).chain(args.iter().copied()).collect();
+    let output = run_tool(&program, &args, host.tool_deadline).map_err(|source| CallError::Run {
+        driver: driver(),
+        call: command,
+        source,
+    })?;
     let garbage = |what| CallError::Garbage { driver: driver(), call: command, what, code: output.code };
-    let (status, message) = parse(&output.stdout).map_err(garbage)?;
-    match (status.as_str(), output.code) {
-        ("Not supported", _) => Ok(Answer::NotSupported),
-        ("Success", Some(0)) => Ok(Answer::Done),
+    let answer = parse(&output.stdout).map_err(garbage)?;
+    match (answer.status.as_str(), output.code) {
+        (NOT_SUPPORTED, _) => Ok(Answer::NotSupported),
+        ("Success", Some(0)) => Ok(Answer::Done(answer.whole)),
         ("Success", _) => Err(garbage("Success, and yet failed".into())),
         _ => Err(CallError::Refused {
             driver: driver(),
             call: command,
-            status: shown(&status),
-            message: shown(&message),
+            status: shown(&secrets.hidden_in(&answer.status)),
+            message: shown(&secrets.hidden_in(&answer.message)),
         }),
     }
 }
 
-/// Status and message of an answer; the error is what it is instead, without a byte of it.
-fn parse(stdout: &[u8]) -> Result<(String, String), String> {
-    let answer: Map<String, Value> = serde_json::from_slice(stdout).map_err(|_| match stdout.len() {
+/// An answer, and what stands in it.
+#[derive(Debug)]
+struct Parsed {
+    status: String,
+    message: String,
+    whole: Map<String, Value>,
+}
+
+/// The error is what it is instead of an answer, without a byte of it.
+fn parse(stdout: &[u8]) -> Result<Parsed, String> {
+    let whole: Map<String, Value> = serde_json::from_slice(stdout).map_err(|_| match stdout.len() {
         0 => "nothing".to_owned(),
         // No more is kept.
         n if n >= crate::tool::MAX_OUTPUT => format!("{} KiB or more that are no JSON object", n >> 10),
         n => format!("{n} bytes that are no JSON object"),
     })?;
-    // Go's decoder takes names in any case.
-    let field = |name: &str| {
-        let other = || answer.iter().find(|(key, _)| key.eq_ignore_ascii_case(name)).map(|(_, value)| value);
-        answer.get(name).or_else(other).and_then(Value::as_str)
-    };
-    let status = field("status").filter(|status| !status.is_empty());
-    let status = status.ok_or("an object without a status")?;
-    Ok((status.to_owned(), field("message").unwrap_or_default().to_owned()))
+    let text = |name: &str| field(&whole, name).and_then(Value::as_str).map(str::to_owned);
+    let status = text("status").filter(|status| !status.is_empty()).ok_or("an object without a status")?;
+    let message = text("message").unwrap_or_default();
+    Ok(Parsed { status, message, whole })
+}
+
+/// A field of an answer. Go's decoder takes names in any case.
+fn field<'a>(answer: &'a Map<String, Value>, name: &str) -> Option<&'a Value> {
+    let other = || answer.iter().find(|(key, _)| key.eq_ignore_ascii_case(name)).map(|(_, value)| value);
+    answer.get(name).or_else(other)
 }
 
 fn shown(text: &str) -> String {
@@ -203,7 +256,7 @@ pub(super) fn tear_down(step: &TearDown<'_>) -> Result<(), VolumeError> {
     if layers(host, path)? == 0 && host.root.look(path.as_path()).map_err(VolumeError::Path)? == Standing::Nothing {
         return Ok(());
     }
-    if !is_there(&host.flex_volume_dir, &record.plugin) && step.without_driver {
+    if !is_there(host.flex_drivers.folder(), &record.plugin) && step.without_driver {
         tracing::warn!(driver = %record.plugin, path = %path, "its flexVolume driver is not there; unmounted without it");
         crate::unmount_own_layers(host, path, expected.as_ref())?;
     } else if let Err(error) = undo(host, &record.plugin, UNMOUNT, path, expected.as_ref()) {
@@ -242,7 +295,8 @@ fn undo(
 ) -> Result<(), VolumeError> {
     loop {
         let before = layers(host, path)?;
-        if call(host, plugin, command, path)? == Answer::NotSupported {
+        let spelled = spelled(host, path);
+        if ask(host, plugin, command, &[spelled.as_os_str()], &Secrets::default())? == Answer::NotSupported {
             return crate::unmount_own_layers(host, path, expected);
         }
         match layers(host, path)? {
@@ -286,7 +340,7 @@ mod tests {
 
     #[test]
     fn answers_are_one_json_object_with_a_status() {
-        let status = |text: &str| parse(text.as_bytes()).map(|(status, _)| status);
+        let status = |text: &str| parse(text.as_bytes()).map(|answer| answer.status);
         assert_eq!(status(" {\"status\": \"Success\"}\n"), Ok("Success".into()));
         assert_eq!(status(r#"{"Status": "Not supported", "more": [1]}"#), Ok("Not supported".into()));
         for text in ["", "x", "[]", "{}", r#"{"status": 1}"#, r#"{"status":""}"#, "{\"status\":\"Success\"}\nbye"] {

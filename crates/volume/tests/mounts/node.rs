@@ -42,7 +42,7 @@ impl Node {
             tool_deadline: Duration::from_secs(20),
             table: Mutex::new(TableReader::new(kernel)),
             drivers: refloat_csi::Drivers::none(),
-            flex_volume_dir: dir.path().join("flex"),
+            flex_drivers: refloat_volume::plugins::flex_volume::FlexDrivers::new(dir.path().join("flex")),
         };
         Self { dir, host, plugins: Plugins::builtin() }
     }

@@ -6,6 +6,7 @@ use refloat_mount::Mount;
 use refloat_record::{
     PluginName, PodRef, PodVolume, RecordKey, RecordedBlock, RelPath, SpecName, Verbatim, VolumeMode,
 };
+use refloat_volume::plugins::flex_volume::is_flex_volume;
 use refloat_volume::{
     ForeignFile, ForeignRecord, FoundVolume, Plugin, Presence, Problem, RebuiltSpec, Reconstruction, Recorded, layout,
 };
@@ -120,7 +121,7 @@ pub(super) fn conclude(context: &Context<'_>, found: &Found<'_>) -> ActualVolume
             }
         } else if let Some(name) = device.as_ref().and_then(|device| device.volume_name.as_deref()) {
             layout::unique_name_of_device(&plugin_name, name).ok()
-        } else if !p.capabilities().device_mountable {
+        } else if !p.capabilities().device_mountable || is_flex_volume(&plugin_name) {
             let own = SpecName::new(p.spec_name(found.name)?).ok()?;
             Some(layout::unique_name_of_pod(&pod, &plugin_name, &own))
         } else if plugin_name.as_str() == LOCAL {

@@ -11,7 +11,7 @@ use refloat_csi::{Secrets, StringMap};
 use refloat_record::PodRef;
 
 use super::source::Source;
-use crate::{ContentError, Lookup, Objects, Problem, Quantity, SpecSource, VolumeSpec};
+use crate::{ContentError, Lookup, Objects, Problem, Quantity, SpecSource, VolumeError, VolumeSpec};
 
 /// How often a volume is published again whose driver asks for that.
 ///
@@ -53,6 +53,32 @@ pub struct DriverInputs {
 }
 
 impl DriverInputs {
+    /// Only what a program that is no CSI driver is told: of the pod, and secrets.
+    pub(crate) fn told(pod_info: StringMap, secrets: Secrets) -> Self {
+        Self {
+            fs_group_policy: FsGroupPolicy::None,
+            pod_info,
+            publish_context: StringMap::new(),
+            stage_secrets: Secrets::default(),
+            publish_secrets: secrets,
+            expand_secrets: Secrets::default(),
+            requires_republish: false,
+            selinux_label: None,
+            node_name: String::new(),
+            grow_to: None,
+        }
+    }
+
+    /// What is told of the pod.
+    pub(crate) fn pod_info(&self) -> &StringMap {
+        &self.pod_info
+    }
+
+    /// The secrets that SetUp tells.
+    pub(crate) fn secrets(&self) -> &Secrets {
+        &self.publish_secrets
+    }
+
     /// Whether the driver is to be asked to publish again from time to time, [`REPUBLISH_EVERY`].
     pub fn requires_republish(&self) -> bool {
         self.requires_republish
@@ -62,6 +88,17 @@ impl DriverInputs {
     pub fn publish_context(&self) -> &StringMap {
         &self.publish_context
     }
+}
+
+/// The inputs, which the core looks up for each volume of such a plugin before it is set up.
+pub(crate) fn needed(inputs: Option<&DriverInputs>) -> Result<&DriverInputs, VolumeError> {
+    inputs.ok_or_else(|| {
+        VolumeError::Refused(Problem::new(
+            "NoInputs",
+            "what the driver is to be told was not looked up",
+            "This is a fault in Refloat; please report it.",
+        ))
+    })
 }
 
 fn problem(code: &'static str, message: String, hint: &'static str) -> ContentError {

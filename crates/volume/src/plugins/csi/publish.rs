@@ -6,8 +6,8 @@ use refloat_csi::{Driver, NodeCapabilities, PublishVolume};
 use refloat_record::{RelPath, VolumeMode};
 
 use super::info::Info;
-use super::inputs::DriverInputs;
-use super::request::{capability, needed, own_fs_group, path_for_driver, selinux_label, spec_refused};
+use super::inputs::{DriverInputs, needed};
+use super::request::{capability, own_fs_group, path_for_driver, selinux_label, spec_refused};
 use super::source::{self, Source};
 use super::vol_data::{self, VolData};
 use super::{block, expand, no_folder};

@@ -104,14 +104,3 @@ pub(super) fn path_for_driver(host: &Host, path: &RelPath) -> Result<String, Vol
 pub(super) fn spec_refused(error: &SpecError) -> VolumeError {
     VolumeError::Refused(Problem::new("BadSpec", error.to_string(), "Correct the volume's spec."))
 }
-
-/// The inputs, which the core looks up for each volume of this plugin before it is set up.
-pub(super) fn needed(inputs: Option<&DriverInputs>) -> Result<&DriverInputs, VolumeError> {
-    inputs.ok_or_else(|| {
-        VolumeError::Refused(Problem::new(
-            "NoInputs",
-            "what the driver is to be told was not looked up",
-            "This is a fault in Refloat; please report it.",
-        ))
-    })
-}

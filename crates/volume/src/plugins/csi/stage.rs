@@ -4,7 +4,8 @@ use refloat_csi::StageVolume;
 use refloat_record::VolumeMode;
 
 use super::info::Info;
-use super::request::{capability, needed, path_for_driver, selinux_label, spec_refused};
+use super::inputs::needed;
+use super::request::{capability, path_for_driver, selinux_label, spec_refused};
 use super::source::Source;
 use super::vol_data::{self, VolData};
 use crate::{DeviceOutcome, MountDevice, VolumeError};

@@ -2,22 +2,26 @@
 //!
 //! A driver that wants its device mounted first gets `plugins/kubernetes.io/flexvolume/<driver>/mounts/<volume>`, which the
 //! kubelet makes whether or not the driver mounts there; one that does not want it never gets the folder. That tells
-//! the unique name. Driver and nothing else of the spec can be told.
+//! the unique name of a volume without a record. Driver and nothing else of its spec can be told.
+//!
+//! Whether a driver wants that only it can say. So each volume is taken for one with a device, and MountDevice asks.
 //!
 //! # Source
 //! `pkg/volume/flexvolume` of Kubernetes v1.36: `getDeviceMountPath`, `prepareForMount`, `UnescapeQualifiedName`.
 
 use std::path::PathBuf;
 
-use refloat_record::PluginName;
+use k8s_openapi::api::core::v1::Pod;
+use refloat_record::{PluginName, PodRef, RelPath};
 
 use super::kinds::{Field, Kind};
 use super::told::{Seen, Told, put_together};
-use super::{Instead, capabilities, global_of, never_set_up, not_set_up};
-use crate::plugins::{flex_volume, node_root};
+use super::{Instead, capabilities, global_of};
+use crate::plugins::flex_volume::{self, Source};
+use crate::plugins::node_root;
 use crate::{
-    Capabilities, FoundVolume, GlobalMount, Plugin, Presence, Rebuilt, Recorded, SetUp, SpecError, SpecSource,
-    TearDown, UnmountDevice, VolumeError, VolumeSpec,
+    Capabilities, ContentError, DeviceOutcome, DriverInputs, FoundVolume, GlobalMount, MountDevice, Objects, Plugin,
+    Presence, Rebuilt, Recorded, SetUp, SpecError, SpecSource, TearDown, UnmountDevice, VolumeError, VolumeSpec,
 };
 
 /// Any flexVolume driver. What it is called stands in the folder's name.
@@ -41,12 +45,13 @@ const KIND: Kind = Kind {
         Field { inline: "flexVolume.readOnly", persistent: "spec.flexVolume.readOnly" },
     ],
     supports: |_| false,
+    // Not of use: it is set up.
     instead: Instead::Later,
-    attachable: false,
-    device_mountable: false,
+    attachable: true,
+    device_mountable: true,
     has_devices: true,
     device_needs: Some("its driver has to be asked, which `refloat clean` does"),
-    presence: Presence::Mount,
+    presence: Presence::Driver,
     inline_only: false,
     spec_name: |folder| Some(folder),
     tell: |_| Told::new(),
@@ -67,20 +72,53 @@ impl Plugin for Flex {
         capabilities(KIND.attachable, KIND.device_mountable, KIND.presence)
     }
 
-    fn supports(&self, _: &SpecSource) -> bool {
-        false
+    fn supports(&self, source: &SpecSource) -> bool {
+        Source::of(source).is_some()
+    }
+
+    fn name_for(&self, source: &SpecSource) -> PluginName {
+        // What is no driver's name is refused by `check`.
+        Source::of(source).and_then(Source::plugin).unwrap_or_else(|| self.name())
     }
 
     fn check(&self, spec: &VolumeSpec) -> Result<(), SpecError> {
-        Err(never_set_up(spec, KIND.instead))
+        flex_volume::checked(spec).map(drop)
     }
 
+    /// # Source
+    /// `GetVolumeName` of `plugin.go`: the spec's name, whatever the driver's `getvolumename` answers.
     fn volume_name(&self, spec: &VolumeSpec) -> Result<String, SpecError> {
-        Ok(spec.spec_name.to_string())
+        flex_volume::checked(spec).map(|_| spec.spec_name.to_string())
+    }
+
+    fn path(&self, pod: &PodRef, spec: &VolumeSpec) -> Option<RelPath> {
+        Some(crate::layout::volume_path(&pod.uid, &spec.plugin, &spec.spec_name))
+    }
+
+    fn device_mount_path(&self, spec: &VolumeSpec) -> Option<RelPath> {
+        RelPath::new(format!("{}/{}/mounts/{}", crate::layout::FLEX_VOLUME, spec.plugin, spec.spec_name)).ok()
+    }
+
+    fn inputs(
+        &self,
+        spec: &VolumeSpec,
+        pod: &Pod,
+        pod_ref: &PodRef,
+        objects: &dyn Objects,
+    ) -> Result<Option<DriverInputs>, ContentError> {
+        flex_volume::inputs(spec, pod, pod_ref, objects).map(Some)
+    }
+
+    fn driver(&self, spec: &VolumeSpec) -> Option<String> {
+        Some(spec.plugin.to_string())
+    }
+
+    fn mount_device(&self, step: MountDevice<'_>) -> Result<DeviceOutcome, VolumeError> {
+        flex_volume::mount_device(&step)
     }
 
     fn set_up(&self, step: SetUp<'_>) -> Result<(), VolumeError> {
-        Err(not_set_up(step.spec, KIND.instead))
+        flex_volume::set_up(&step)
     }
 
     fn tear_down(&self, step: &TearDown<'_>) -> Result<(), VolumeError> {
