@@ -50,7 +50,7 @@ pub(crate) struct Shared {
     pub(crate) config: Option<PathBuf>,
 }
 
-/// Where the programs are that undo volumes.
+/// Where the programs are that set up and undo volumes.
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct DriverArgs {
     /// The folder of flexVolume drivers, as the kubelet's volumePluginDir
