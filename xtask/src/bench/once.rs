@@ -15,7 +15,7 @@ use serde_json::json;
 pub(super) fn scan(root: &Path, state: &Path) -> Result<()> {
     let kernel = Kernel::detect();
     let host = Host {
-        flex_volume_dir: std::path::PathBuf::new(),
+        flex_drivers: refloat_volume::plugins::flex_volume::FlexDrivers::default(),
         root: NodeRoot::open(root)?,
         kernel,
         boot_id: refloat_node::evidence::boot_id()?,
