@@ -21,6 +21,7 @@ pub(crate) const TESTS: &[(&str, Test)] = &[
     ("node_flex_secrets_stay_secret", secrets),
     ("node_flex_faults_are_told_and_hold_up_nobody", faults),
     ("node_flex_a_driver_that_hangs_is_killed_and_begun_anew", hangs),
+    ("node_flex_killed_while_its_driver_mounts", killed),
     ("node_flex_a_late_driver_is_used_at_once", late),
     ("node_flex_the_group_and_drivers_that_mount_nothing", group),
     ("node_flex_after_a_reboot", reboot),
@@ -487,6 +488,51 @@ fn hangs(node: &mut Node) -> Result<Verdict> {
     node.delete("p.yaml")?;
     wait("the end", || Ok(node.mounts()?.is_empty()))?;
     ensure!(running.stop(rustix::process::Signal::TERM)? == Some(0));
+    Ok(Verdict::Passed)
+}
+
+/// The manager dies before, while and after its driver mounts; what it then finds is begun anew, or undone.
+fn killed(node: &mut Node) -> Result<Verdict> {
+    let body =
+        TMPFS.replace("printf %s", "[ -e \"$0.well\" ] || { : > \"$0.before\"; sleep 0.3; }; printf %s").replace(
+            "echo \"of the driver\"",
+            "[ -e \"$0.well\" ] || { : > \"$0.after\"; sleep 0.3; }; echo \"of the driver\"",
+        );
+    install(node, "slow", &body)?;
+    let folder = drivers(node);
+    let mark = |name: &str| folder.join(format!("acme~slow/slow.{name}"));
+    let v = path(node, "u1", "slow", "v");
+    for moment in ["before", "after"] {
+        for wanted in [true, false] {
+            node.apply("p.yaml", &with_uid("u1", &flex("v", "slow", "")))?;
+            let running =
+                Manager::start_with(node, &["--flex-volume-plugin-dir", folder.to_str().context("no text")?])?;
+            wait("the driver", || Ok(is_there(mark(moment))))?;
+            ensure!(records(node, "PodVolume")?.len() == 1, "the record comes before the driver");
+            running.stop(rustix::process::Signal::KILL)?;
+            // The driver has a process group of its own, and comes to its end.
+            wait("the driver's end", || Ok(is_there(v.join("file"))))?;
+            std::fs::write(mark("well"), "")?;
+            calls(node)?;
+            if !wanted {
+                node.delete("p.yaml")?;
+            }
+            once(node)?.expect(0)?;
+            let called = calls(node)?;
+            ensure!(called.contains(&format!("slow unmount {}", v.display())), "{moment}: {called:?}");
+            ensure!(called.iter().any(|call| call.starts_with("slow mount ")) == wanted, "{moment}: {called:?}");
+            ensure!(node.mounts()?.len() == usize::from(wanted), "{moment}: {:?}", node.mounts()?);
+            if wanted {
+                ensure!(is_there(v.join("file")), "{moment}");
+                node.delete("p.yaml")?;
+                once(node)?.expect(0)?;
+            }
+            clean(node)?;
+            for name in ["before", "after", "well"] {
+                let _ = std::fs::remove_file(mark(name));
+            }
+        }
+    }
     Ok(Verdict::Passed)
 }
 
