@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use refloat_record::{FsGroup, OuterSpecName, PodRef, PodSource, PodUid, RelPath, UniqueVolumeName, Verbatim};
-use refloat_volume::{DriverInputs, Payload, PodResources, Problem, SubPathSpec, VolumeSpec};
+use refloat_volume::{DriverInputs, Payload, PodResources, Problem, SubPathSpec, VolumeSpec, layout, migration};
 
 use crate::VolumeKey;
 use crate::sources::asked::{Answer, Answers, Asked, Covers, SourceError, SourceKind};
@@ -191,7 +191,8 @@ impl Desired {
             // They tell of the pod as a whole; what it lists there may be more.
             return wanted;
         }
-        if pod.volumes.iter().any(|v| v.key == *key) || pod.waiting.iter().any(|w| w.key.as_ref() == Some(key)) {
+        let listed = pod.volumes.iter().any(|v| v.key == *key || was_before(v, key));
+        if listed || pod.waiting.iter().any(|w| w.key.as_ref() == Some(key) || waited_before(w, key)) {
             return wanted;
         }
         if let Some(why) = &pod.unsettled {
@@ -204,4 +205,20 @@ impl Desired {
             None => Wanted::No { by: format!("{by}: the pod does not list it") },
         }
     }
+}
+
+/// Whether a kubelet had the volume by this key while it still had the plugin whose place a CSI driver has taken. The pod's
+/// containers may have that mount.
+fn was_before(volume: &DesiredVolume, key: &VolumeKey) -> bool {
+    let of_plugin = volume.spec.migrated.as_ref().is_some_and(|migrated| migrated.from == key.plugin);
+    let mut names = volume.outer_names.iter().map(OuterSpecName::as_str).chain([volume.key.spec_name.as_str()]);
+    of_plugin && volume.key.mode == key.mode && names.any(|name| name == key.spec_name.as_str())
+}
+
+/// The same of a volume that waits. Its plugin is not told any more; the names do.
+fn waited_before(waiting: &Waiting, key: &VolumeKey) -> bool {
+    let name = key.spec_name.as_str();
+    let named = |now: &VolumeKey| waiting.outer_name == name || now.spec_name.as_str() == name;
+    let by_driver = |now: &&VolumeKey| now.plugin.as_str() == layout::CSI;
+    migration::gave_way(&key.plugin) && waiting.key.as_ref().filter(by_driver).is_some_and(named)
 }

@@ -424,6 +424,7 @@ pub(crate) mod arbitrary {
             read_only: false,
             mount_options: vec![],
             source,
+            migrated: None,
         };
         DesiredVolume {
             key,

@@ -6,6 +6,7 @@ use std::path::Path;
 use refloat_mount::{Mount, UniqueMountId};
 use refloat_node::{ActualDevice, ActualVolume, Held, Leftover, Plan, PlanInput, VolumeKey, Wanted, plan};
 use refloat_record::PodUid;
+use refloat_volume::migration::same_volume;
 use refloat_volume::{Plugins, Problem};
 use serde::Serialize;
 
@@ -161,7 +162,7 @@ fn names_volume(target: &str, seen: &ActualVolume, view: &View) -> bool {
         || pod_name.as_deref() == Some(target)
         || target.strip_prefix(pod.as_str()).and_then(|t| t.strip_prefix('/')).is_some_and(of_pod)
         || pod_name.and_then(|p| target.strip_prefix(&format!("{p}/")).map(of_pod)).unwrap_or(false)
-        || seen.unique_name.as_ref().is_some_and(|n| n.as_str() == target)
+        || seen.unique_name.as_ref().is_some_and(|n| same_volume(n.as_str(), target))
         || seen.path.as_deref().is_some_and(|p| names_path(target, p, view))
         || seen.sub_paths.iter().any(|s| names_path(target, &s.path, view))
         || seen.record.as_ref().and_then(|r| r.host_path.as_deref()).is_some_and(|p| p == target)
@@ -180,7 +181,7 @@ fn names_volume(target: &str, seen: &ActualVolume, view: &View) -> bool {
 }
 
 fn names_device(target: &str, seen: &ActualDevice, view: &View) -> bool {
-    seen.unique_name.as_ref().is_some_and(|n| n.as_str() == target)
+    seen.unique_name.as_ref().is_some_and(|n| same_volume(n.as_str(), target))
         || seen.device.as_deref() == Some(target)
         || names_path(target, &seen.path, view)
 }

@@ -16,6 +16,7 @@ pub mod foreign;
 mod fs_group;
 mod host;
 pub mod layout;
+pub mod migration;
 mod object;
 mod payload;
 mod plugin;

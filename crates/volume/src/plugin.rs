@@ -8,6 +8,7 @@ use refloat_record::{
     RelPath, SpecName, Verbatim, VolumeMode,
 };
 
+use crate::migration::Migrated;
 use crate::{
     ContentError, DriverInputs, ForeignFile, Host, Objects, Payload, PodResources, Problem, SpecError, SpecSource,
     VolumeError, VolumeSpec,
@@ -647,6 +648,18 @@ impl Plugins {
                 why: format!("has more than one type ({} and {})", one.name(), other.name()),
             }),
         }
+    }
+
+    /// The plugin that sets this source up: that of the source, or the CSI plugin if a driver has taken its place. Then what
+    /// the source is to that driver too.
+    ///
+    /// # Errors
+    /// No plugin is for it, or it cannot be translated.
+    pub fn resolve(&self, source: &SpecSource) -> Result<(&dyn Plugin, Option<Migrated>), SpecError> {
+        let own = self.by_source(source)?;
+        let Some(migrated) = crate::migration::translate(source)? else { return Ok((own, None)) };
+        let csi = self.iter().find(|plugin| plugin.name().as_str() == crate::layout::CSI);
+        Ok((csi.unwrap_or(own), Some(migrated)))
     }
 
     /// All of them but flexVolume, whose names are the drivers' own.

@@ -4,6 +4,7 @@ use k8s_openapi::api::core::v1::{PersistentVolume, Volume};
 use refloat_record::{ClaimRef, PluginName, SpecName, VolumeMode};
 
 use crate::Object;
+use crate::migration::Migrated;
 
 /// A volume as one pod uses it: what the plugin needs to know, resolved through the claim if there is one.
 #[derive(Debug, Clone)]
@@ -20,6 +21,18 @@ pub struct VolumeSpec {
     pub mount_options: Vec<String>,
     /// What it is.
     pub source: SpecSource,
+    /// What it is to the CSI driver that has taken the place of its own plugin, if one has.
+    pub migrated: Option<Migrated>,
+}
+
+impl VolumeSpec {
+    /// The `PersistentVolume` as the plugin is to understand it: translated, where it was of another plugin.
+    pub fn persistent_volume(&self) -> Option<&PersistentVolume> {
+        match &self.migrated {
+            Some(migrated) => Some(&migrated.persistent_volume),
+            None => self.source.persistent_volume().map(|volume| &volume.typed),
+        }
+    }
 }
 
 /// Where the spec came from.

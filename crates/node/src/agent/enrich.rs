@@ -123,7 +123,7 @@ fn of_pod(
     let mut read_only = true;
     for (volume, raw) in spec.volumes.iter().flatten().zip(entries) {
         let found = match claim_of(name, volume) {
-            None if volume.name == record.spec_name.as_str() && is_of_plugin(plugins, record, volume, raw) => None,
+            None if is_inline(plugins, record, volume, raw) => None,
             None => continue,
             Some((claim, of_claim)) => match bound_volume(namespace, &claim, &record.spec_name, objects)? {
                 Some(found) if is_bound_of_plugin(plugins, record, volume, raw, &found) => Some((found, of_claim)),
@@ -213,11 +213,16 @@ fn sub_paths(record: &mut PodVolume, spec: &PodSpec) {
     record.sub_paths = all;
 }
 
-/// Whether a pod's own entry is of the record's plugin: a persistent volume may have the same name. Of types that no plugin sets
-/// up nobody can say.
-fn is_of_plugin(plugins: &Plugins, record: &PodVolume, volume: &Volume, raw: &Verbatim) -> bool {
-    let volume = Object { raw: raw.clone(), typed: volume.clone() };
-    is_of(plugins, record, &SpecSource::Inline { volume })
+/// Whether a pod's own entry is the record's: by its name and plugin, since a persistent volume may have the same name, or by those
+/// that its CSI driver gives it. Of types that no plugin sets up nobody can say.
+fn is_inline(plugins: &Plugins, record: &PodVolume, volume: &Volume, raw: &Verbatim) -> bool {
+    let source = SpecSource::Inline { volume: Object { raw: raw.clone(), typed: volume.clone() } };
+    let name = record.spec_name.as_str();
+    let by_driver = || {
+        let (plugin, migrated) = plugins.resolve(&source).ok()?;
+        Some(plugin.name() == record.plugin && migrated?.spec_name() == name)
+    };
+    volume.name == name && is_of(plugins, record, &source) || by_driver().unwrap_or(false)
 }
 
 /// The same of an entry that is bound to a persistent volume.
@@ -230,7 +235,8 @@ fn is_bound_of_plugin(
 ) -> bool {
     let volume = Object { raw: raw.clone(), typed: volume.clone() };
     let persistent_volume = Box::new(persistent_volume.clone());
-    is_of(plugins, record, &SpecSource::Persistent { volume, persistent_volume, claim: claim.clone() })
+    let source = SpecSource::Persistent { volume, persistent_volume, claim: claim.clone() };
+    is_of(plugins, record, &source) || plugins.resolve(&source).is_ok_and(|(plugin, _)| plugin.name() == record.plugin)
 }
 
 fn is_of(plugins: &Plugins, record: &PodVolume, source: &SpecSource) -> bool {

@@ -2,6 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
+use refloat_record::OuterSpecName;
+use refloat_volume::migration::{in_tree_plugin, same_volume};
+
 use crate::{ActualDevice, ActualVolume, Leftover};
 
 /// A pod's uid, `namespace/name`, a path, or a unique volume name.
@@ -31,7 +34,11 @@ impl Target {
 
     /// Whether it names this volume by its path or unique name.
     pub(crate) fn names_volume(&self, volume: &ActualVolume, root: &Path, given: &Path) -> bool {
-        volume.unique_name.as_ref().is_some_and(|name| name.as_str() == self.0)
+        let unique_name = volume.unique_name.as_ref().map(|name| name.as_str());
+        // The pod's own name for a volume that a CSI driver took over names no folder any more.
+        let own_name = |name: &OuterSpecName| self.0 == format!("{}/{name}", volume.key.pod);
+        unique_name.is_some_and(|name| same_volume(name, &self.0))
+            || unique_name.and_then(in_tree_plugin).is_some() && volume.outer_names.iter().any(own_name)
             || self.0 == format!("{}/{}", volume.key.pod, volume.key.spec_name)
             || self.path(root, given).is_some_and(|path| {
                 volume.path.as_ref().is_some_and(|own| *own == path || own.parent() == Some(&path))
@@ -41,7 +48,7 @@ impl Target {
 
     /// Whether it names this device by its path, from `/` or from the root, or by its unique name.
     pub(crate) fn names_device(&self, device: &ActualDevice, root: &Path, given: &Path) -> bool {
-        device.unique_name.as_ref().is_some_and(|name| name.as_str() == self.0)
+        device.unique_name.as_ref().is_some_and(|name| same_volume(name.as_str(), &self.0))
             || self.0.contains('/') && root.join(&self.0) == device.path
             || self.path(root, given).is_some_and(|path| path == device.path)
     }

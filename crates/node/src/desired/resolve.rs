@@ -259,7 +259,12 @@ impl Resolver<'_> {
             self.shown(),
             old.outer_names[0].as_str()
         );
-        let problem = Problem::new("SameFolderTwice", message, "rename the volume in the pod");
+        // The folder of a disk's volume is called after the disk.
+        let hint = match (&new.spec.migrated, &new.spec.source) {
+            (Some(_), SpecSource::Inline { .. }) => "name the disk in one volume of the pod, and mount that twice",
+            _ => "rename the volume in the pod",
+        };
+        let problem = Problem::new("SameFolderTwice", message, hint);
         waiting.push(Waiting { outer_name: name, key: Some(new.key), unique_name: Some(new.unique_name), problem });
     }
 
@@ -288,14 +293,16 @@ impl Resolver<'_> {
             move |error: SpecError| wait(key.clone(), spec_problem(&error))
         };
         let (source, spec_name, mode, read_only, options) = self.source(entry).map_err(|p| wait(None, p))?;
-        let plugin = self.plugins.by_source(&source).map_err(bad(None))?;
+        let (plugin, migrated) = self.plugins.resolve(&source).map_err(bad(None))?;
+        let spec_name = migrated.as_ref().map_or(spec_name, |migrated| migrated.spec_name().to_owned());
         let name = |source| SpecError::Name { volume: outer.clone(), source };
         let outer_name = OuterSpecName::new(&outer).map_err(name).map_err(bad(None))?;
         let spec_name = SpecName::new(spec_name).map_err(name).map_err(bad(None))?;
         let pod = &self.pod.pod;
         let plugin_name = plugin.name_for(&source);
         let key = VolumeKey { pod: pod.uid.clone(), spec_name: spec_name.clone(), plugin: plugin_name.clone(), mode };
-        let spec = VolumeSpec { plugin: plugin_name, spec_name, mode, read_only, mount_options: options, source };
+        let spec =
+            VolumeSpec { plugin: plugin_name, spec_name, mode, read_only, mount_options: options, source, migrated };
         // Where a folder is called after more than the volume, its key cannot be told.
         let named = plugin.spec_name(spec.spec_name.as_str()) == Some(spec.spec_name.as_str());
         let some = named.then(|| key.clone());

@@ -86,6 +86,10 @@ fn changed(volume: &DesiredVolume, record: &PodVolume) -> Option<String> {
     if record.read_only != volume.spec.read_only {
         return Some("whether it is read-only".into());
     }
+    // What is translated may be told apart by more than its source: the labels of a disk's zones.
+    if volume.spec.migrated.is_some() && record.unique_name != volume.unique_name {
+        return Some("the volume that its CSI driver has for it".into());
+    }
     match (&record.persistent_volume, source.persistent_volume()) {
         (Some(old), Some(new)) => of_persistent_volume(old, &new.raw),
         (Some(_), None) | (None, Some(_)) => Some("its type".into()),

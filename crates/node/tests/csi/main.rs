@@ -20,6 +20,7 @@ mod hangs;
 mod killed;
 mod left;
 mod life;
+mod migrated;
 mod restart;
 mod said;
 mod shared;
@@ -45,6 +46,7 @@ fn main() -> ExitCode {
         killed::TESTS,
         left::TESTS,
         life::TESTS,
+        migrated::TESTS,
         restart::TESTS,
         said::TESTS,
         shared::TESTS,

@@ -31,10 +31,15 @@ impl World {
     }
 
     pub fn with(change: impl FnOnce(&mut Options)) -> Result<Self, Skip> {
+        Self::of(DRIVER, change)
+    }
+
+    /// With a driver of this name.
+    pub fn of(driver: &str, change: impl FnOnce(&mut Options)) -> Result<Self, Skip> {
         can_mount()?;
         let stage = Stage::new();
         std::fs::create_dir(stage.root("plugins_registry")).unwrap();
-        let driver = start(&stage, DRIVER, change);
+        let driver = start(&stage, driver, change);
         Ok(Self { stage, driver })
     }
 

@@ -4,6 +4,7 @@ use std::io::Write;
 
 use anyhow::Context;
 use refloat_record::{Loaded, Record, RecordKey, Store, Unreadable, codec};
+use refloat_volume::migration::same_volume;
 use serde::Serialize;
 
 use crate::cli::{OutputFormat, RecordCommand};
@@ -160,13 +161,13 @@ fn is_named(record: &Record, wanted: &str) -> bool {
     let by_file = wanted == file || wanted.rsplit_once('/').is_some_and(|(_, name)| name == file);
     by_file
         || match record {
-            Record::DeviceMount(r) => r.unique_name.as_str() == wanted,
+            Record::DeviceMount(r) => same_volume(r.unique_name.as_str(), wanted),
             Record::Driver(r) => r.name.as_str() == wanted,
             Record::PodCheckpoint(r) => r.pod.uid.as_str() == wanted || pod_name(&r.pod) == wanted,
             Record::PodVolume(r) => {
                 let (uid, named) = wanted.split_once('/').unwrap_or(("", ""));
                 let volume = r.spec_name.as_str() == named || r.volume_names.iter().any(|n| n.as_str() == named);
-                r.unique_name.as_str() == wanted || (r.pod.uid.as_str() == uid && volume)
+                same_volume(r.unique_name.as_str(), wanted) || (r.pod.uid.as_str() == uid && volume)
             }
         }
 }

@@ -16,6 +16,7 @@ mod hung;
 mod layouts;
 mod life;
 mod looking;
+mod migrated;
 mod node;
 mod node_flex;
 mod page;
@@ -48,6 +49,7 @@ fn tests() -> Vec<(&'static str, Test)> {
         foreign_csi::TESTS,
         hung::TESTS,
         layouts::TESTS,
+        migrated::TESTS,
         node_flex::TESTS,
         page::TESTS,
         places::TESTS,

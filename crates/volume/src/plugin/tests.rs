@@ -72,6 +72,7 @@ fn types_that_are_only_known_are_refused() {
             spec_name: SpecName::new("v").unwrap(),
             mode: VolumeMode::Filesystem,
             source,
+            migrated: None,
         };
         let error = plugin.check(&spec).unwrap_err();
         assert!(matches!(&error, SpecError::NotSetUp { why, .. } if why.contains(word)), "{error}");

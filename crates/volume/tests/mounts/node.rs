@@ -227,6 +227,7 @@ impl<'n> Life<'n> {
             read_only: false,
             mount_options: options.unwrap_or_default(),
             source,
+            migrated: None,
         };
         let pod = PodRef { uid: PodUid::new(pod).unwrap(), namespace: "default".into(), name: format!("pod-{pod}") };
         Self {

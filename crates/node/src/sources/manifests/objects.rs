@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{ConfigMap, Endpoints, PersistentVolume, PersistentVolumeClaim, Secret};
 use k8s_openapi::api::storage::v1::{CSIDriver, VolumeAttachment};
-use refloat_volume::{Lookup, NodeFacts, Object, Objects, Problem};
+use refloat_volume::{Lookup, NodeFacts, Object, Objects, Problem, migration};
 
 use super::{Folder, ManifestPod, ObjectKind};
 
@@ -198,9 +198,14 @@ impl Objects for ManifestObjects {
 
     fn volume_attachment(&self, driver: &str, persistent_volume: &str) -> Lookup<Arc<VolumeAttachment>> {
         // Its name holds the node's, which no manifest tells; the manifests are this node's alone.
-        let fits = |a: &&Arc<VolumeAttachment>| {
-            a.spec.attacher == driver && a.spec.source.persistent_volume_name.as_deref() == Some(persistent_volume)
+        let named = |a: &Arc<VolumeAttachment>| {
+            let source = &a.spec.source;
+            // That of an inline volume which a driver took over has no `PersistentVolume` but the whole spec of one.
+            let inline = || migration::inline_name(source.inline_volume_spec.as_ref()?.csi.as_ref()?);
+            source.persistent_volume_name.clone().or_else(inline)
         };
+        let fits =
+            |a: &&Arc<VolumeAttachment>| a.spec.attacher == driver && named(a).as_deref() == Some(persistent_volume);
         let mut fitting = self.attachments.once().filter(fits);
         match (fitting.next(), fitting.next(), &self.incomplete) {
             (Some(one), None, _) => Lookup::Found(one.clone()),

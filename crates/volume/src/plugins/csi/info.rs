@@ -3,7 +3,7 @@
 use refloat_record::Verbatim;
 use serde::{Deserialize, Serialize};
 
-use crate::Recorded;
+use crate::{Recorded, migration};
 
 /// Driver, volume id and what the kubelet's file says besides. No secret, no context.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -31,7 +31,16 @@ impl Info {
         if let Some(info) = recorded.provider_info.and_then(|info| info.parse().ok()) {
             return Some(info);
         }
-        let Csi { driver, volume_handle } = recorded.persistent_volume?.parse::<Whole>().ok()?.spec.csi;
+        let of_driver = recorded.persistent_volume.and_then(|volume| volume.parse::<Whole>().ok());
+        let Csi { driver, volume_handle } = match of_driver {
+            Some(volume) => volume.spec.csi,
+            // The record of a volume that was translated has it as it was.
+            None => {
+                let csi =
+                    migration::recorded(recorded.volume, recorded.persistent_volume)?.persistent_volume.spec?.csi?;
+                Csi { driver: csi.driver, volume_handle: csi.volume_handle }
+            }
+        };
         Some(Self { driver, volume_handle, ephemeral: false, attachment_id: None })
     }
 }

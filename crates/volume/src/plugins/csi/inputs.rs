@@ -292,8 +292,7 @@ impl SecretsOf<'_> {
 /// `SELinuxMountReadWriteOncePod` of Kubernetes; `SELinuxOptionsToFileLabel` fills what is missing from the runtime's
 /// default, of which a file's type and role are these.
 fn selinux_label(spec: &VolumeSpec, pod: &Pod) -> Option<String> {
-    let SpecSource::Persistent { persistent_volume, .. } = &spec.source else { return None };
-    let modes = persistent_volume.typed.spec.as_ref()?.access_modes.as_deref()?;
+    let modes = spec.persistent_volume()?.spec.as_ref()?.access_modes.as_deref()?;
     if modes != ["ReadWriteOncePod"] {
         return None;
     }

@@ -1,23 +1,17 @@
 //! What a driver is asked with: access modes, capabilities, paths.
 
-use k8s_openapi::api::core::v1::PersistentVolume;
 use refloat_csi::{Access, AccessMode, NodeCapabilities, VolumeCapability};
 use refloat_record::{FsGroup, RelPath, VolumeMode};
 
 use super::inputs::{DriverInputs, FsGroupPolicy};
 use super::source::Source;
-use crate::{Host, Problem, SpecError, SpecSource, VolumeError, VolumeSpec};
+use crate::{Host, Problem, SpecError, VolumeError, VolumeSpec};
 
 /// The access modes of the spec. An inline volume is one pod's.
 fn access_modes(spec: &VolumeSpec) -> Vec<&str> {
-    fn of(volume: &PersistentVolume) -> Vec<&str> {
-        let modes = volume.spec.as_ref().and_then(|spec| spec.access_modes.as_deref());
-        modes.unwrap_or_default().iter().map(String::as_str).collect()
-    }
-    match &spec.source {
-        SpecSource::Inline { .. } => vec!["ReadWriteOnce"],
-        SpecSource::Persistent { persistent_volume, .. } => of(&persistent_volume.typed),
-    }
+    let Some(volume) = spec.persistent_volume() else { return vec!["ReadWriteOnce"] };
+    let modes = volume.spec.as_ref().and_then(|spec| spec.access_modes.as_deref());
+    modes.unwrap_or_default().iter().map(String::as_str).collect()
 }
 
 /// # Source

@@ -12,7 +12,7 @@ use crate::{SpecError, SpecSource, VolumeSpec, layout};
 /// The CSI part of a spec, checked.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Source<'a> {
-    /// A persistent volume.
+    /// A persistent volume, or one of another plugin that was translated.
     Persistent(&'a CSIPersistentVolumeSource),
     /// An inline ephemeral volume: the pod's own entry.
     Ephemeral(&'a CSIVolumeSource),
@@ -33,10 +33,10 @@ impl<'a> Source<'a> {
     /// # Source
     /// `ValidateCSIDriverName` and `validateCSIPersistentVolumeSource` of `pkg/apis/core/validation`.
     pub(super) fn of(spec: &'a VolumeSpec) -> Result<Self, SpecError> {
-        let (source, prefix) = match &spec.source {
-            SpecSource::Inline { volume } => (volume.typed.csi.as_ref().map(Self::Ephemeral), "csi"),
-            SpecSource::Persistent { persistent_volume, .. } => {
-                let spec = persistent_volume.typed.spec.as_ref();
+        let (source, prefix) = match (spec.persistent_volume(), &spec.source) {
+            (None, SpecSource::Inline { volume }) => (volume.typed.csi.as_ref().map(Self::Ephemeral), "csi"),
+            (volume, _) => {
+                let spec = volume.and_then(|volume| volume.spec.as_ref());
                 (spec.and_then(|spec| spec.csi.as_ref()).map(Self::Persistent), "spec.csi")
             }
         };

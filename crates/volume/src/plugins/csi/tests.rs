@@ -26,6 +26,7 @@ fn spec(pv: &Value) -> VolumeSpec {
             ),
             claim: ClaimRef { namespace: "n".into(), name: "c".into(), uid: None },
         },
+        migrated: None,
     }
 }
 

@@ -16,6 +16,7 @@ fn spec(empty_dir: &Value) -> VolumeSpec {
         read_only: false,
         mount_options: vec![],
         source: SpecSource::Inline { volume: Object::new(Verbatim::from_value(&volume)).unwrap() },
+        migrated: None,
     }
 }
 

@@ -16,6 +16,7 @@ fn spec(source: SpecSource) -> VolumeSpec {
         read_only: false,
         mount_options: vec![],
         source,
+        migrated: None,
     }
 }
 

@@ -16,6 +16,7 @@ fn spec(source: SpecSource, read_only: bool, options: &[&str]) -> VolumeSpec {
         read_only,
         mount_options: options.iter().map(|option| (*option).to_owned()).collect(),
         source,
+        migrated: None,
     }
 }
 

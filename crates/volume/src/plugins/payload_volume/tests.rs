@@ -102,7 +102,15 @@ fn spec(volume: &Value) -> VolumeSpec {
     let plugins = Plugins::builtin();
     let plugin = plugins.by_source(&source).unwrap().name();
     let spec_name = refloat_record::SpecName::new(volume["name"].as_str().unwrap()).unwrap();
-    VolumeSpec { plugin, spec_name, mode: VolumeMode::Filesystem, read_only: false, mount_options: vec![], source }
+    VolumeSpec {
+        plugin,
+        spec_name,
+        mode: VolumeMode::Filesystem,
+        read_only: false,
+        mount_options: vec![],
+        source,
+        migrated: None,
+    }
 }
 
 fn content_of(cluster: &Cluster, volume: &Value) -> Result<BTreeMap<String, (String, u32)>, &'static str> {
