@@ -23,6 +23,9 @@ pub use names::{gave_way, in_tree_plugin, inline_name, same_volume};
 
 use crate::{Object, SpecError, SpecSource};
 
+/// The fields of an object.
+type Fields = Map<String, Value>;
+
 /// A volume as its CSI driver knows it.
 #[derive(Debug, Clone)]
 pub struct Migrated {
@@ -61,7 +64,7 @@ struct Rules {
     /// The label of nodes that says where the driver's disks can be attached.
     topology_key: &'static str,
     /// What its source says. The labels are those of the `PersistentVolume`.
-    disk: fn(&Map<String, Value>, &Map<String, Value>) -> Result<Disk, Untranslatable>,
+    disk: fn(&Fields, &Fields) -> Result<Disk, Untranslatable>,
     /// The access modes of an inline volume, by whether it is read-only.
     inline_access: fn(bool) -> &'static str,
     /// The access modes of a `PersistentVolume`, by those that it has.
@@ -125,7 +128,7 @@ fn of_raw(raw: &Verbatim, persistent: bool) -> Result<Option<Migrated>, Untransl
 }
 
 /// The rules for the source that one of these fields is, and the source.
-fn source_in(fields: &Value) -> Option<(&'static Rules, &Map<String, Value>)> {
+fn source_in(fields: &Value) -> Option<(&'static Rules, &Fields)> {
     RULES.iter().find_map(|&rules| Some((rules, fields.get(rules.source)?.as_object()?)))
 }
 
@@ -139,7 +142,7 @@ fn source_in(fields: &Value) -> Option<(&'static Rules, &Map<String, Value>)> {
 /// `TranslateInTreePVToCSI` of the two plugins.
 pub fn persistent_volume(object: &Value) -> Result<Option<(&'static str, Value)>, Untranslatable> {
     let Some((rules, source)) = object.get("spec").and_then(source_in) else { return Ok(None) };
-    let nothing = Map::new();
+    let nothing = Fields::new();
     let labels = object.pointer("/metadata/labels").and_then(Value::as_object).unwrap_or(&nothing);
     let disk = (rules.disk)(source, labels).map_err(|wrong| wrong.below("spec", rules.source))?;
     let csi = csi_source(rules, source, &disk);
@@ -165,7 +168,7 @@ pub fn persistent_volume(object: &Value) -> Result<Option<(&'static str, Value)>
 /// `TranslateInTreeInlineVolumeToCSI` of the two plugins.
 pub fn inline_volume(entry: &Value) -> Result<Option<(&'static str, Value)>, Untranslatable> {
     let Some((rules, source)) = source_in(entry) else { return Ok(None) };
-    let disk = (rules.disk)(source, &Map::new()).map_err(|wrong| wrong.below("", rules.source))?;
+    let disk = (rules.disk)(source, &Fields::new()).map_err(|wrong| wrong.below("", rules.source))?;
     let translated = json!({
         "apiVersion": "v1",
         "kind": "PersistentVolume",
@@ -179,12 +182,12 @@ pub fn inline_volume(entry: &Value) -> Result<Option<(&'static str, Value)>, Unt
     Ok(Some((rules.plugin, translated)))
 }
 
-fn is_read_only(source: &Map<String, Value>) -> bool {
+fn is_read_only(source: &Fields) -> bool {
     source.get("readOnly").and_then(Value::as_bool).unwrap_or(false)
 }
 
-fn csi_source(rules: &Rules, source: &Map<String, Value>, disk: &Disk) -> Value {
-    let mut csi = Map::new();
+fn csi_source(rules: &Rules, source: &Fields, disk: &Disk) -> Value {
+    let mut csi = Fields::new();
     csi.insert("driver".into(), rules.driver.into());
     csi.insert("volumeHandle".into(), disk.handle.as_str().into());
     if is_read_only(source) {
@@ -210,7 +213,7 @@ impl Untranslatable {
 }
 
 /// A text that has to be there.
-fn text<'s>(source: &'s Map<String, Value>, field: &str) -> Result<&'s str, Untranslatable> {
+fn text<'s>(source: &'s Fields, field: &str) -> Result<&'s str, Untranslatable> {
     match source.get(field) {
         Some(Value::String(text)) if !text.is_empty() => Ok(text),
         None | Some(Value::Null | Value::String(_)) => Err(Untranslatable::new(field, "is missing")),
@@ -222,7 +225,7 @@ fn text<'s>(source: &'s Map<String, Value>, field: &str) -> Result<&'s str, Untr
 ///
 /// # Source
 /// `validateGCEPersistentDiskVolumeSource` and `validateAWSElasticBlockStoreVolumeSource` of Kubernetes: 0 to 255.
-fn partition(source: &Map<String, Value>) -> Result<u8, Untranslatable> {
+fn partition(source: &Fields) -> Result<u8, Untranslatable> {
     let value = match source.get("partition") {
         None | Some(Value::Null) => return Ok(0),
         Some(value) => value,

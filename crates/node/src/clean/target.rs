@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use refloat_record::OuterSpecName;
+use refloat_record::{OuterSpecName, UniqueVolumeName};
 use refloat_volume::migration::{in_tree_plugin, same_volume};
 
 use crate::{ActualDevice, ActualVolume, Leftover};
@@ -34,7 +34,7 @@ impl Target {
 
     /// Whether it names this volume by its path or unique name.
     pub(crate) fn names_volume(&self, volume: &ActualVolume, root: &Path, given: &Path) -> bool {
-        let unique_name = volume.unique_name.as_ref().map(|name| name.as_str());
+        let unique_name = volume.unique_name.as_ref().map(UniqueVolumeName::as_str);
         // The pod's own name for a volume that a CSI driver took over names no folder any more.
         let own_name = |name: &OuterSpecName| self.0 == format!("{}/{name}", volume.key.pod);
         unique_name.is_some_and(|name| same_volume(name, &self.0))

@@ -155,7 +155,13 @@ fn assumed(world: &World<'_>, source: &str, name: &str) -> Result<()> {
     let target = node.mounts()?.into_iter().find(|point| point.starts_with(node.root.join("pods")));
     let target = target.context("nothing is published")?;
     rustix::mount::unmount(&target, rustix::mount::UnmountFlags::empty())?;
-    std::fs::remove_dir_all(node.root.join("pods/u1"))?;
+    let folder = target.parent().context("no folder")?;
+    std::fs::remove_dir(&target)?;
+    std::fs::remove_file(folder.join("vol_data.json"))?;
+    let pods = node.root.join("pods");
+    for folder in folder.ancestors().take_while(|folder| **folder != *pods) {
+        std::fs::remove_dir(folder)?;
+    }
     forget_records(node, &["devices", "volumes", "pods"])?;
     node.delete("u1.yaml")?;
     let ask = |more: &[&str]| node.run(&[&["clean", "--yes", "-o", "json"], more].concat());
@@ -221,9 +227,9 @@ fn old_folders(node: &mut Node) -> Result<Verdict> {
             }
             node.no_pods()?;
             all_done(&clean(node, &["--yes", &by])?.expect(0)?)?;
-            ensure!(!node.mounts()?.contains(&folder) && !folder.exists(), "{:?}", node.mounts()?);
+            ensure!(!node.mounts()?.contains(&folder) && !is_there(&folder), "{:?}", node.mounts()?);
             all_done(&clean(node, &["--yes"])?.expect(0)?)?;
-            ensure!(node.mounts()?.is_empty() && !global.exists(), "{:?}", node.mounts()?);
+            ensure!(node.mounts()?.is_empty() && !is_there(&global), "{:?}", node.mounts()?);
             // The data is on the disk still.
             let look = node.folder().join("look");
             mount(&device, &look)?;
@@ -232,6 +238,10 @@ fn old_folders(node: &mut Node) -> Result<Verdict> {
         }
     }
     Ok(Verdict::Passed)
+}
+
+fn is_there(path: &Path) -> bool {
+    std::fs::symlink_metadata(path).is_ok()
 }
 
 fn only<'s>(scan: &'s Value, list: &str) -> Result<&'s Value> {

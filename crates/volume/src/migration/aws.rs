@@ -1,8 +1,6 @@
 //! Volumes of Amazon's Elastic Block Store.
 
-use serde_json::{Map, Value};
-
-use super::{Disk, Rules, Untranslatable, partition, text};
+use super::{Disk, Fields, Rules, Untranslatable, partition, text};
 
 pub(super) static RULES: Rules = Rules {
     plugin: "kubernetes.io/aws-ebs",
@@ -16,7 +14,7 @@ pub(super) static RULES: Rules = Rules {
     disk_of_handle: |id| Some(id),
 };
 
-fn disk(source: &Map<String, Value>, _: &Map<String, Value>) -> Result<Disk, Untranslatable> {
+fn disk(source: &Fields, _: &Fields) -> Result<Disk, Untranslatable> {
     let id = text(source, "volumeID")?;
     let handle = volume_id(id).ok_or_else(|| {
         Untranslatable::new(

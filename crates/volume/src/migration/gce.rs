@@ -1,8 +1,8 @@
 //! Persistent disks of the Google Compute Engine.
 
-use serde_json::{Map, Value};
+use serde_json::Value;
 
-use super::{Disk, Rules, Untranslatable, partition, text, topology};
+use super::{Disk, Fields, Rules, Untranslatable, partition, text, topology};
 
 pub(super) static RULES: Rules = Rules {
     plugin: "kubernetes.io/gce-pd",
@@ -29,7 +29,7 @@ const UNSPECIFIED: &str = "UNSPECIFIED";
 /// `labelMultiZoneDelimiter` of `csi-translation-lib`.
 pub(super) const BETWEEN_ZONES: &str = "__";
 
-fn disk(source: &Map<String, Value>, labels: &Map<String, Value>) -> Result<Disk, Untranslatable> {
+fn disk(source: &Fields, labels: &Fields) -> Result<Disk, Untranslatable> {
     let name = text(source, "pdName")?;
     let label = |key: &str| labels.get(key).and_then(Value::as_str).filter(|label| !label.is_empty());
     let place = match label(topology::ZONE_BETA).or_else(|| label(topology::ZONE)) {

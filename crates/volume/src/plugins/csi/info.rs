@@ -32,15 +32,13 @@ impl Info {
             return Some(info);
         }
         let of_driver = recorded.persistent_volume.and_then(|volume| volume.parse::<Whole>().ok());
-        let Csi { driver, volume_handle } = match of_driver {
-            Some(volume) => volume.spec.csi,
+        let of_driver = of_driver.map(|volume| volume.spec.csi).or_else(|| {
             // The record of a volume that was translated has it as it was.
-            None => {
-                let csi =
-                    migration::recorded(recorded.volume, recorded.persistent_volume)?.persistent_volume.spec?.csi?;
-                Csi { driver: csi.driver, volume_handle: csi.volume_handle }
-            }
-        };
+            let migrated = migration::recorded(recorded.volume, recorded.persistent_volume)?;
+            let csi = migrated.persistent_volume.spec?.csi?;
+            Some(Csi { driver: csi.driver, volume_handle: csi.volume_handle })
+        });
+        let Csi { driver, volume_handle } = of_driver?;
         Some(Self { driver, volume_handle, ephemeral: false, attachment_id: None })
     }
 }
