@@ -111,6 +111,21 @@ pub fn status(device: &Path) -> io::Result<Option<LoopStatus>> {
     }
 }
 
+/// Whether [`status()`] failed because the backing file's file system is dead: its server or daemon is gone. Nothing but that device
+/// suffers from it.
+pub fn is_backing_dead(error: &io::Error) -> bool {
+    let dead = [
+        libc::ENOTCONN,
+        libc::ECONNABORTED,
+        libc::ESTALE,
+        libc::EIO,
+        libc::ETIMEDOUT,
+        libc::EHOSTDOWN,
+        libc::ESHUTDOWN,
+    ];
+    error.raw_os_error().is_some_and(|errno| dead.contains(&errno))
+}
+
 fn status_of(device: &File) -> io::Result<Option<LoopStatus>> {
     match sys::loop_status(device) {
         Ok(info) => {
@@ -165,6 +180,8 @@ pub fn find(backing: &Path) -> io::Result<Vec<PathBuf>> {
             Ok(info) if backing_of(&info) == wanted => found.push((number, device)),
             Ok(_) => {}
             Err(error) if error.raw_os_error() == Some(libc::ENXIO) => {}
+            // The file that is looked for has just answered.
+            Err(error) if is_backing_dead(&error) => {}
             Err(error) => return Err(error),
         }
     }

@@ -1,13 +1,18 @@
 //! Loop devices.
 
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 use refloat_mount::loopdev;
 
 use crate::Test;
 use crate::scene::Scene;
 
-pub(crate) const TESTS: &[(&str, Test)] = &[("loopdev::found_by_its_file_and_nothing_else", found)];
+pub(crate) const TESTS: &[(&str, Test)] = &[
+    ("loopdev::found_by_its_file_and_nothing_else", found),
+    ("loopdev::found_beside_one_whose_file_system_is_dead", beside_a_dead_one),
+];
 
 /// Detaches whatever the test left.
 struct Detach(Vec<PathBuf>);
@@ -62,4 +67,45 @@ fn found(scene: &Scene) {
     assert_eq!(loopdev::find(&ours).expect("the other stays"), [third]);
     loopdev::detach(Path::new("/dev/no-such-loop")).expect("no device is done");
     assert!(loopdev::find(&scene.base.join("no-such")).is_err());
+}
+
+/// The kernel asks each device's own file system: one whose daemon is gone must not hide the others.
+fn beside_a_dead_one(scene: &Scene) {
+    let skipped = |why: &str| println!("skipped loopdev::found_beside_one_whose_file_system_is_dead: {why}");
+    let (behind, point) = (scene.base.join("behind"), scene.base.join("fuse"));
+    for folder in [&behind, &point] {
+        std::fs::create_dir(folder).expect("make the folder");
+    }
+    let mut daemon = match Command::new("bindfs").arg("-f").args([&behind, &point]).stderr(Stdio::null()).spawn() {
+        Ok(daemon) => daemon,
+        Err(error) => return skipped(&format!("bindfs cannot be run: {error}")),
+    };
+    let mut all = Detach(Vec::new());
+    let start = Instant::now();
+    let is_mounted = || scene.table().at(&point).is_some();
+    while !is_mounted() && start.elapsed() < Duration::from_secs(5) {
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let (ours, theirs) = (scene.base.join("ours.img"), point.join("theirs.img"));
+    let attached = is_mounted().then(|| {
+        [&theirs, &ours].map(|file| {
+            std::fs::File::create(file).and_then(|f| f.set_len(1 << 20)).expect("make the file");
+            loopdev::attach(file, false).inspect(|device| all.0.push(device.clone()))
+        })
+    });
+    let _ = daemon.kill();
+    let _ = daemon.wait();
+    match attached {
+        None => skipped("bindfs mounts nothing here"),
+        Some([Ok(dead), Ok(device)]) => {
+            // The kernel keeps what the daemon last said of the file for a moment.
+            while loopdev::status(&dead).is_ok() && start.elapsed() < Duration::from_secs(15) {
+                std::thread::sleep(Duration::from_millis(50));
+            }
+            let error = loopdev::status(&dead).expect_err("its file system is dead");
+            assert!(loopdev::is_backing_dead(&error), "{error}");
+            assert_eq!(loopdev::find(&ours).expect("find"), [device]);
+        }
+        Some(_) => skipped("no loop device"),
+    }
 }

@@ -102,6 +102,8 @@ pub fn survey(root: &NodeRoot) -> std::io::Result<(LoopMarks, Vec<HeldLoop>)> {
             Ok(None) => continue,
             // Whoever may not open it has not attached it either: root is refused with another error, if at all.
             Err(error) if error.raw_os_error() == Some(Errno::ACCESS.raw_os_error()) => continue,
+            // A block volume's is over a device node, whose file system is the kernel's own.
+            Err(error) if loopdev::is_backing_dead(&error) => continue,
             Err(error) => return Err(error),
         };
         let below = backing.strip_prefix(root.path()).ok().filter(|_| named && !LoopMarks::is_mark(&status.mark));
@@ -177,7 +179,11 @@ pub(super) fn find(host: &Host, map_path: &RelPath) -> Result<Found, VolumeError
         if !may_be(&file, map_path) {
             continue;
         }
-        let Some(status) = loopdev::status(&file.path).map_err(cannot("ask", &file.path))? else { continue };
+        let status = match loopdev::status(&file.path) {
+            Err(error) if loopdev::is_backing_dead(&error) => continue,
+            answer => answer.map_err(cannot("ask", &file.path))?,
+        };
+        let Some(status) = status else { continue };
         if status.mark == found.mark {
             found.ours.push(file);
         } else if file.backing == absolute && node.is_some_and(|node| node == (status.device, status.inode)) {
