@@ -44,6 +44,20 @@ pub struct Attached {
     pub device_path: String,
 }
 
+/// What is read of a node's status.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct NodeStatus {
+    node_info: NodeInfo,
+    volumes_attached: Option<Vec<Attached>>,
+}
+
+#[derive(Deserialize)]
+struct NodeInfo {
+    #[serde(rename = "bootID")]
+    boot_id: String,
+}
+
 /// An API server.
 #[derive(Debug, Clone)]
 pub struct ApiServer {
@@ -68,33 +82,27 @@ impl ApiServer {
         Config::from_custom_kubeconfig(read, &KubeConfigOptions::default()).await.map_err(failed)
     }
 
-    /// Whether the node of this name is this machine: nobody else's list is taken for its own.
-    async fn check_node(&self, client: &Client) -> Result<(), SourceError> {
+    async fn client(&self) -> Result<Client, SourceError> {
+        web::client(self.config().await?, &self.name())
+    }
+
+    /// The node of this name, which is this machine: nobody else's list is taken for its own.
+    async fn node(&self, client: &Client) -> Result<NodeStatus, SourceError> {
         #[derive(Deserialize)]
         struct Node {
-            status: Status,
-        }
-        #[derive(Deserialize)]
-        #[serde(rename_all = "camelCase")]
-        struct Status {
-            node_info: Info,
-        }
-        #[derive(Deserialize)]
-        struct Info {
-            #[serde(rename = "bootID")]
-            boot_id: String,
+            status: NodeStatus,
         }
         let name = &self.options.node_name;
         let text = web::get(client, &format!("/api/v1/nodes/{name}"), node_hint).await?;
         let node: Node = serde_json::from_slice(&text)
             .map_err(|e| SourceError::incomplete(format!("what it says of node {name} has no boot id ({e})")))?;
-        let told = node.status.node_info.boot_id;
+        let told = &node.status.node_info.boot_id;
         if told != self.options.boot_id.as_str() {
             return Err(SourceError::incomplete(format!(
                 "node {name} is another machine, or its kubelet has not reported since this boot (it says boot {told:?})"
             )));
         }
-        Ok(())
+        Ok(node.status)
     }
 
     /// Whether a node can be called so.
@@ -109,7 +117,7 @@ impl ApiServer {
     /// One object as it came.
     pub(crate) fn get(&self, path: &str, deadline: Instant) -> Result<Vec<u8>, SourceError> {
         web::wait(deadline, async {
-            let client = web::client(self.config().await?, &self.name())?;
+            let client = self.client().await?;
             web::get(&client, path, list_hint).await
         })
     }
@@ -122,7 +130,7 @@ impl ApiServer {
     /// Creates an object.
     pub(crate) fn post(&self, path: &str, object: &Value, deadline: Instant) -> Result<(), SourceError> {
         web::wait(deadline, async {
-            let client = web::client(self.config().await?, &self.name())?;
+            let client = self.client().await?;
             web::post(&client, path, object, list_hint).await
         })
     }
@@ -135,24 +143,10 @@ impl ApiServer {
     /// # Source
     /// `status.volumesAttached` of the Node, which the controller alone writes.
     pub fn attached(&self, deadline: Instant) -> Result<Vec<Attached>, SourceError> {
-        #[derive(Deserialize)]
-        struct Node {
-            status: Status,
-        }
-        #[derive(Deserialize)]
-        #[serde(rename_all = "camelCase")]
-        struct Status {
-            volumes_attached: Option<Vec<Attached>>,
-        }
         self.check_name()?;
         web::wait(deadline, async {
-            let client = web::client(self.config().await?, &self.name())?;
-            self.check_node(&client).await?;
-            let name = &self.options.node_name;
-            let text = web::get(&client, &format!("/api/v1/nodes/{name}"), node_hint).await?;
-            let node: Node = serde_json::from_slice(&text)
-                .map_err(|e| SourceError::incomplete(format!("what it says of node {name} is no node ({e})")))?;
-            Ok(node.status.volumes_attached.unwrap_or_default())
+            let client = self.client().await?;
+            Ok(self.node(&client).await?.volumes_attached.unwrap_or_default())
         })
     }
 
@@ -160,7 +154,7 @@ impl ApiServer {
     pub(crate) fn list_whole(&self, deadline: Instant) -> Result<Vec<Vec<u8>>, SourceError> {
         self.check_name()?;
         web::wait(deadline, async {
-            let client = web::client(self.config().await?, &self.name())?;
+            let client = self.client().await?;
             let (mut all, mut next) = (vec![], None);
             loop {
                 let text = web::get(&client, &self.list_path(next), list_hint).await?;
@@ -219,8 +213,8 @@ impl PodSource for ApiServer {
     fn ask(&self, deadline: Instant) -> Result<Answer, SourceError> {
         self.check_name()?;
         web::wait(deadline, async {
-            let client = web::client(self.config().await?, &self.name())?;
-            self.check_node(&client).await?;
+            let client = self.client().await?;
+            self.node(&client).await?;
             for _ in 0..TRIES {
                 let asked_at = Timestamp::now();
                 if let Some(listed) = self.list(&client).await? {

@@ -28,12 +28,16 @@ impl Current {
         objects: &mut dyn WholeObjects,
         now: Instant,
     ) -> Result<(), ObjectsError> {
-        let volumes = records.iter().filter_map(|record| match record {
-            Record::PodVolume(r) if r.lost.is_empty() => r.persistent_volume.as_ref(),
-            Record::DeviceMount(r) => r.persistent_volume.as_ref(),
-            Record::PodVolume(_) | Record::PodCheckpoint(_) | Record::Driver(_) => None,
-        });
-        let used: BTreeSet<String> = volumes.filter_map(identity).map(|(name, _)| name).collect();
+        let mut followed: Vec<(Identity, &mut Verbatim)> = records
+            .iter_mut()
+            .filter_map(|record| match record {
+                Record::PodVolume(r) if r.lost.is_empty() => r.persistent_volume.as_mut(),
+                Record::DeviceMount(r) => r.persistent_volume.as_mut(),
+                Record::PodVolume(_) | Record::PodCheckpoint(_) | Record::Driver(_) => None,
+            })
+            .filter_map(|volume| Some((identity(volume)?, volume)))
+            .collect();
+        let used: BTreeSet<String> = followed.iter().map(|((name, _), _)| name.clone()).collect();
         self.0.retain(|name, _| used.contains(name));
         let due = |name: &&String| self.0.get(*name).is_none_or(|at| now.saturating_duration_since(*at) >= EVERY);
         let mut changed = BTreeMap::new();
@@ -49,15 +53,8 @@ impl Current {
             }
             self.0.insert(name, now);
         }
-        for record in records {
-            let volume = match record {
-                Record::PodVolume(r) if r.lost.is_empty() => &mut r.persistent_volume,
-                Record::DeviceMount(r) => &mut r.persistent_volume,
-                Record::PodVolume(_) | Record::PodCheckpoint(_) | Record::Driver(_) => continue,
-            };
-            if let Some(volume) = volume
-                && let Some(new) = identity(volume).and_then(|identity| changed.get(&identity))
-            {
+        for (identity, volume) in &mut followed {
+            if let Some(new) = changed.get(identity) {
                 volume.clone_from(new);
             }
         }
@@ -66,7 +63,9 @@ impl Current {
 }
 
 /// Name and UID of a volume.
-fn identity(volume: &Verbatim) -> Option<(String, Option<String>)> {
+type Identity = (String, Option<String>);
+
+fn identity(volume: &Verbatim) -> Option<Identity> {
     #[derive(serde::Deserialize)]
     struct Whole {
         metadata: Metadata,
