@@ -80,9 +80,7 @@ impl Settings {
             file,
         })
     }
-}
 
-impl Settings {
     /// The folder of flexVolume drivers.
     pub(crate) fn flex_volume_dir(&self, args: &DriverArgs) -> PathBuf {
         let given = args.flex_volume_plugin_dir.as_ref().or(self.file.flex_volume_plugin_dir.as_ref());

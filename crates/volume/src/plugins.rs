@@ -88,6 +88,15 @@ pub(crate) fn wrong_host_path(path: &str) -> Option<String> {
     }
 }
 
+/// Why SetUp or MountDevice refuses a spec that it was given all the same.
+fn bad_spec(error: &crate::SpecError) -> crate::VolumeError {
+    crate::VolumeError::Refused(crate::Problem::new(
+        "BadSpec",
+        error.to_string(),
+        "Correct the pod or the PersistentVolume.",
+    ))
+}
+
 /// Refuses a folder that is to be mounted over and has something in it: it was written while nothing was mounted
 /// there, and mounting would hide it.
 pub(crate) fn refuse_hidden_data(host: &crate::Host, path: &refloat_record::RelPath) -> Result<(), crate::VolumeError> {

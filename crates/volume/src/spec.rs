@@ -3,8 +3,8 @@
 use k8s_openapi::api::core::v1::{PersistentVolume, Volume};
 use refloat_record::{ClaimRef, PluginName, SpecName, VolumeMode};
 
-use crate::Object;
 use crate::migration::Migrated;
+use crate::{Object, SpecError};
 
 /// A volume as one pod uses it: what the plugin needs to know, resolved through the claim if there is one.
 #[derive(Debug, Clone)]
@@ -32,6 +32,15 @@ impl VolumeSpec {
             Some(migrated) => Some(&migrated.persistent_volume),
             None => self.source.persistent_volume().map(|volume| &volume.typed),
         }
+    }
+
+    /// The error of a field of the volume's source, which is named from the pod's entry, or from the `PersistentVolume`.
+    pub(crate) fn wrong(&self, field: &str, why: impl Into<String>) -> SpecError {
+        let field = match self.source {
+            SpecSource::Inline { .. } => field.to_owned(),
+            SpecSource::Persistent { .. } => format!("spec.{field}"),
+        };
+        SpecError::Field { volume: self.spec_name.to_string(), field, why: why.into() }
     }
 }
 

@@ -38,8 +38,8 @@ use k8s_openapi::api::core::v1::Pod;
 use refloat_record::{PluginName, PodRef, PodUid, RelPath, SpecName, VolumeMode};
 
 pub use expand::stats;
-pub(crate) use inputs::needed;
 pub use inputs::{DriverInputs, REPUBLISH_EVERY};
+pub(crate) use inputs::{needed, secret};
 pub use vol_data::{ForeignFile, TEMPORARY as TEMPORARY_VOL_DATA, VolData, look as look_for_vol_data};
 
 use crate::{

@@ -29,8 +29,8 @@ use super::by_helper::{ByHelper, with_more};
 use super::known::{self, names};
 use crate::tool::in_a_message;
 use crate::{
-    Capabilities, FoundVolume, Host, Lookup, Objects, Plugin, Presence, Problem, Rebuilt, Reconstruction, Recorded,
-    Servers, SetUp, SpecError, SpecSource, TearDown, VolumeError, VolumeSpec, layout,
+    Capabilities, FoundVolume, Host, Lookup, Objects, Plugin, Presence, Problem, Rebuilt, Recorded, Servers, SetUp,
+    SpecError, SpecSource, TearDown, VolumeError, VolumeSpec, layout,
 };
 
 /// The plugin `kubernetes.io/glusterfs`.
@@ -105,21 +105,15 @@ impl<'a> Source<'a> {
 }
 
 fn checked(spec: &VolumeSpec) -> Result<Source<'_>, SpecError> {
-    let persistent = matches!(spec.source, SpecSource::Persistent { .. });
-    let field = |field: &str, why: String| SpecError::Field {
-        volume: spec.spec_name.to_string(),
-        field: if persistent { format!("spec.{field}") } else { field.into() },
-        why,
-    };
-    let source = Source::of(&spec.source).ok_or_else(|| field("glusterfs", "is missing".into()))?;
+    let source = Source::of(&spec.source).ok_or_else(|| spec.wrong("glusterfs", "is missing"))?;
     if source.endpoints.is_empty() {
-        return Err(field("glusterfs.endpoints", "is missing".into()));
+        return Err(spec.wrong("glusterfs.endpoints", "is missing"));
     }
     if source.path.trim_matches('/').is_empty() || source.path.contains(|c: char| c.is_control()) {
-        return Err(field("glusterfs.path", format!("is {:?}, which names no volume", source.path)));
+        return Err(spec.wrong("glusterfs.path", format!("is {:?}, which names no volume", source.path)));
     }
     if spec.mount_options.iter().any(|option| option.contains('\0')) {
-        return Err(field("mountOptions", "holds a NUL byte".into()));
+        return Err(spec.wrong("mountOptions", "holds a NUL byte"));
     }
     Ok(source)
 }
@@ -146,16 +140,7 @@ impl Plugin for GlusterFs {
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities {
-            attachable: false,
-            device_mountable: false,
-            block: false,
-            content: false,
-            verify: false,
-            binds: false,
-            reconstruction: Reconstruction::FromLayout,
-            presence: Presence::Mount,
-        }
+        known::capabilities(false, false, Presence::Mount)
     }
 
     fn supports(&self, spec: &SpecSource) -> bool {
@@ -207,9 +192,7 @@ impl Plugin for GlusterFs {
     }
 
     fn set_up(&self, step: SetUp<'_>) -> Result<(), VolumeError> {
-        let source = checked(step.spec).map_err(|error| {
-            VolumeError::Refused(Problem::new("BadSpec", error.to_string(), "Correct the pod or the PersistentVolume."))
-        })?;
+        let source = checked(step.spec).map_err(|error| super::bad_spec(&error))?;
         let before = step.record.and_then(|record| recorded_info(record.into()));
         // What is mounted was mounted from those.
         let recorded = before.filter(|info| step.mounted && !info.servers.is_empty());

@@ -131,7 +131,7 @@ impl Plugin for Known {
     }
 }
 
-fn capabilities(attachable: bool, device_mountable: bool, presence: Presence) -> Capabilities {
+pub(super) fn capabilities(attachable: bool, device_mountable: bool, presence: Presence) -> Capabilities {
     Capabilities {
         attachable,
         device_mountable,

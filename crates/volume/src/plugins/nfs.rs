@@ -4,8 +4,9 @@
 //! this machine; there is no MountDevice. Before the helper runs the source alone is known: which version of the protocol it
 //! will be is between helper and server.
 //!
-//! Nothing here looks into a mount: a server that does not answer holds up who asks it. TearDown is a plain unmount and an rmdir, for which the mount table tells everything; what becomes of
-//! an unmount that hangs, or of a mount that is kept busy by who waits for a dead server, is the node's affair.
+//! Nothing here looks into a mount: a server that does not answer holds up who asks it. TearDown is a plain unmount and an
+//! rmdir, for which the mount table tells everything; what becomes of an unmount that hangs, or of a mount that is kept busy by
+//! who waits for a dead server, is the node's affair.
 //!
 //! fsGroup is left to the server, as in Kubernetes.
 //!
@@ -22,8 +23,8 @@ use serde::{Deserialize, Serialize};
 use super::by_helper::ByHelper;
 use super::known::{self, names};
 use crate::{
-    Capabilities, FoundVolume, Plugin, Presence, Problem, Rebuilt, RebuiltSpec, Reconstruction, Recorded, SetUp,
-    SpecError, SpecSource, TearDown, VolumeError, VolumeSpec,
+    Capabilities, FoundVolume, Plugin, Presence, Rebuilt, RebuiltSpec, Recorded, SetUp, SpecError, SpecSource,
+    TearDown, VolumeError, VolumeSpec,
 };
 
 /// The plugin `kubernetes.io/nfs`.
@@ -96,34 +97,28 @@ fn source(spec: &SpecSource) -> Option<&NFSVolumeSource> {
 /// # Source
 /// `validateNFSVolumeSource` of Kubernetes: both fields are there, and the path is absolute.
 fn checked(spec: &VolumeSpec) -> Result<&NFSVolumeSource, SpecError> {
-    let persistent = matches!(spec.source, SpecSource::Persistent { .. });
-    let field = |field: &str, why: String| SpecError::Field {
-        volume: spec.spec_name.to_string(),
-        field: if persistent { format!("spec.{field}") } else { field.into() },
-        why,
-    };
-    let nfs = source(&spec.source).ok_or_else(|| field("nfs", "is missing".into()))?;
+    let nfs = source(&spec.source).ok_or_else(|| spec.wrong("nfs", "is missing"))?;
     if nfs.server.is_empty() {
-        return Err(field("nfs.server", "is missing".into()));
+        return Err(spec.wrong("nfs.server", "is missing"));
     }
     // The helper would take it for a flag, or for the beginning of the path.
     let strange = |c: char| c.is_whitespace() || c.is_control() || c == '/';
     if nfs.server.starts_with('-') || nfs.server.contains(strange) {
-        return Err(field("nfs.server", format!("is {:?}, which is no name or address of a server", nfs.server)));
+        return Err(spec.wrong("nfs.server", format!("is {:?}, which is no name or address of a server", nfs.server)));
     }
     if !nfs.path.starts_with('/') {
-        return Err(field("nfs.path", format!("is {:?}, which is not absolute", nfs.path)));
+        return Err(spec.wrong("nfs.path", format!("is {:?}, which is not absolute", nfs.path)));
     }
     if nfs.path.contains('\0') {
-        return Err(field("nfs.path", "holds a NUL byte".into()));
+        return Err(spec.wrong("nfs.path", "holds a NUL byte"));
     }
     for option in &spec.mount_options {
         if option.contains('\0') {
-            return Err(field("mountOptions", "holds a NUL byte".into()));
+            return Err(spec.wrong("mountOptions", "holds a NUL byte"));
         }
         if option.split(',').any(|option| option == "bg") {
             let why = "has \"bg\", with which the helper would mount some time after it said that it is done";
-            return Err(field("mountOptions", why.into()));
+            return Err(spec.wrong("mountOptions", why));
         }
     }
     Ok(nfs)
@@ -135,16 +130,7 @@ impl Plugin for Nfs {
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities {
-            attachable: false,
-            device_mountable: false,
-            block: false,
-            content: false,
-            verify: false,
-            binds: false,
-            reconstruction: Reconstruction::FromLayout,
-            presence: Presence::Mount,
-        }
+        known::capabilities(false, false, Presence::Mount)
     }
 
     fn supports(&self, spec: &SpecSource) -> bool {
@@ -170,9 +156,7 @@ impl Plugin for Nfs {
     }
 
     fn set_up(&self, step: SetUp<'_>) -> Result<(), VolumeError> {
-        let nfs = checked(step.spec).map_err(|error| {
-            VolumeError::Refused(Problem::new("BadSpec", error.to_string(), "Correct the pod or the PersistentVolume."))
-        })?;
+        let nfs = checked(step.spec).map_err(|error| super::bad_spec(&error))?;
         let info = Info::of(step.spec, nfs);
         let mount = ByHelper {
             helper: HELPER,

@@ -99,7 +99,7 @@ impl Planner<'_> {
         let plugin = self.input.plugins.by_name(&device.plugin);
         // Without a record, that its driver has to be asked is a flexVolume's only conflict.
         let by_program = is_flex_volume(&device.plugin);
-        let by_driver = by_program || plugin.is_some_and(|p| p.capabilities().presence == Presence::Driver);
+        let by_driver = plugin.is_some_and(|p| p.capabilities().presence == Presence::Driver);
         let unrecorded = by_program && device.record_state != RecordState::Ok;
         let record = device.record.as_ref().filter(|_| unrecorded || device.conflict.is_none());
         let driver = record.and_then(|r| plugin?.recorded_driver(r.into()));

@@ -3,9 +3,10 @@
 //! It is looked up when the pod is admitted and again when objects change, kept in memory, and never recorded: records
 //! name secrets, they do not hold them.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::{Pod, SecretReference};
+use k8s_openapi::api::core::v1::{Pod, Secret, SecretReference};
 use k8s_openapi::api::storage::v1::CSIDriverSpec;
 use refloat_csi::{Secrets, StringMap};
 use refloat_record::PodRef;
@@ -224,6 +225,26 @@ fn publish_context(
     }
 }
 
+/// Looks up a secret that a driver is to be given.
+pub(crate) fn secret(
+    objects: &dyn Objects,
+    namespace: &str,
+    name: &str,
+    driver: &str,
+) -> Result<Arc<Secret>, ContentError> {
+    match objects.secret(namespace, name) {
+        Lookup::Found(secret) => Ok(secret),
+        Lookup::Absent => {
+            let message = format!("there is no Secret {namespace}/{name}, which the driver {driver} is to be given");
+            Err(problem("SecretMissing", message, "Create the Secret; what is mounted stays as it is."))
+        }
+        Lookup::Unknown(why) => {
+            let message = format!("Secret {namespace}/{name} cannot be looked up: {why}");
+            Err(problem("SecretUnknown", message, "What is mounted stays; correct what cannot be read."))
+        }
+    }
+}
+
 /// Looks up the secrets that a volume refers to.
 struct SecretsOf<'a> {
     source: Source<'a>,
@@ -260,18 +281,7 @@ impl SecretsOf<'_> {
 
     fn get(&self, namespace: &str, name: &str) -> Result<Secrets, ContentError> {
         let driver = self.source.driver();
-        let secret = match self.objects.secret(namespace, name) {
-            Lookup::Found(secret) => secret,
-            Lookup::Absent => {
-                let message =
-                    format!("there is no Secret {namespace}/{name}, which the driver {driver} is to be given");
-                return Err(problem("SecretMissing", message, "Create the Secret; what is mounted stays as it is."));
-            }
-            Lookup::Unknown(why) => {
-                let message = format!("Secret {namespace}/{name} cannot be looked up: {why}");
-                return Err(problem("SecretUnknown", message, "What is mounted stays; correct what cannot be read."));
-            }
-        };
+        let secret = secret(self.objects, namespace, name, driver)?;
         let mut values = StringMap::new();
         for (key, value) in secret.data.iter().flatten() {
             // The protocol has texts. A value is never part of a message.

@@ -19,9 +19,9 @@ use super::source::{Source, checked, hidden};
 use super::{Answer, CallError, UNMOUNT, UNMOUNT_DEVICE, ask, field, layers, spelled, undo};
 use crate::plugins::csi::needed;
 use crate::plugins::known::no_folder;
-use crate::plugins::refuse_hidden_data;
+use crate::plugins::{bad_spec, refuse_hidden_data};
 use crate::tear_down::{is_own, other_mount};
-use crate::{DeviceOutcome, Host, MountDevice, Object, Problem, SetUp, SpecError, SpecSource, VolumeError};
+use crate::{DeviceOutcome, Host, MountDevice, Object, Problem, SetUp, SpecSource, VolumeError};
 
 const WAIT_FOR_ATTACH: &str = "waitforattach";
 const MOUNT_DEVICE: &str = "mountdevice";
@@ -75,10 +75,6 @@ fn has_secret(value: &Value, secrets: &Secrets) -> bool {
         Value::Null | Value::Bool(_) => false,
         Value::Number(number) => secrets.are_in(&number.to_string()),
     }
-}
-
-fn bad_spec(error: &SpecError) -> VolumeError {
-    VolumeError::Refused(Problem::new("BadSpec", error.to_string(), "Correct the pod or the PersistentVolume."))
 }
 
 /// Removes the folder of a call that was refused, if nothing came of it. What cannot be removed is found later.

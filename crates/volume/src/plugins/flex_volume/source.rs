@@ -8,7 +8,8 @@ use refloat_csi::{Secrets, StringMap};
 use refloat_record::{FsGroup, PluginName, PodRef, Verbatim};
 
 use super::{is_flex_volume, program_of};
-use crate::{ContentError, DriverInputs, Lookup, Objects, Problem, SpecError, SpecSource, VolumeSpec};
+use crate::plugins::csi::secret;
+use crate::{ContentError, DriverInputs, Objects, Problem, SpecError, SpecSource, VolumeSpec};
 
 /// The option that a driver's own `providerInfo` object comes back in.
 pub(super) const PROVIDER_INFO: &str = "refloat.dev/provider-info";
@@ -115,18 +116,12 @@ impl<'a> Source<'a> {
 
 /// The source, if it can be used.
 pub(in crate::plugins) fn checked(spec: &VolumeSpec) -> Result<Source<'_>, SpecError> {
-    let persistent = matches!(spec.source, SpecSource::Persistent { .. });
-    let field = |field: &str, why: String| SpecError::Field {
-        volume: spec.spec_name.to_string(),
-        field: if persistent { format!("spec.{field}") } else { field.into() },
-        why,
-    };
-    let source = Source::of(&spec.source).ok_or_else(|| field("flexVolume", "is missing".into()))?;
+    let source = Source::of(&spec.source).ok_or_else(|| spec.wrong("flexVolume", "is missing"))?;
     if source.plugin().is_none() {
-        return Err(field("flexVolume.driver", format!("is {:?}, which is no driver's name", source.driver)));
+        return Err(spec.wrong("flexVolume.driver", format!("is {:?}, which is no driver's name", source.driver)));
     }
     if source.secret.is_some_and(|(_, name)| name.is_empty()) {
-        return Err(field("flexVolume.secretRef.name", "is missing".into()));
+        return Err(spec.wrong("flexVolume.secretRef.name", "is missing"));
     }
     Ok(source)
 }
@@ -157,17 +152,7 @@ pub(in crate::plugins) fn inputs(
         return Ok(DriverInputs::told(pod_info, Secrets::default()));
     };
     let (namespace, driver) = (namespace.unwrap_or(&pod_ref.namespace), source.driver);
-    let secret = match objects.secret(namespace, name) {
-        Lookup::Found(secret) => secret,
-        Lookup::Absent => {
-            let message = format!("there is no Secret {namespace}/{name}, which the driver {driver} is to be given");
-            return Err(problem("SecretMissing", message, "Create the Secret; what is mounted stays as it is."));
-        }
-        Lookup::Unknown(why) => {
-            let message = format!("Secret {namespace}/{name} cannot be looked up: {why}");
-            return Err(problem("SecretUnknown", message, "What is mounted stays; correct what cannot be read."));
-        }
-    };
+    let secret = secret(objects, namespace, name, driver)?;
     if secret.type_.as_deref() != Some(driver) {
         let message = format!(
             "Secret {namespace}/{name} has the type {:?}, and a flexVolume driver is given only those of its own name",
