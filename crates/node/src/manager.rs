@@ -116,6 +116,10 @@ const STOP_PATIENCE: Duration = Duration::from_secs(5);
 /// rounds take a fifth of one core at most and what ends meanwhile is looked at together.
 const ROUND_PAUSE: u32 = 4;
 
+/// An operation that has been under way for this long is not about to end: the next round does not wait for it. Most take
+/// milliseconds.
+const SLOW: Duration = Duration::from_millis(100);
+
 /// The node's volume manager.
 #[derive(Debug)]
 pub struct Manager {
@@ -317,11 +321,15 @@ impl Manager {
         if self.options.workers <= 1 {
             return false;
         }
+        let now = Instant::now();
+        self.rested_at() <= now && (self.has_news() || self.next_timer().is_some_and(|at| at <= now))
+    }
+
+    /// When the next round may be, while operations are under way. What hangs is not waited for: nothing else ends meanwhile.
+    fn rested_at(&self) -> Instant {
         let (at, took) = self.last_round;
-        let pause = took * ROUND_PAUSE;
-        // What hangs is not waited for: nothing else ends meanwhile.
-        let rested = at.elapsed() >= pause || self.pool.is_stuck_for(pause);
-        rested && (self.has_news() || self.next_timer().is_some_and(|at| at <= Instant::now()))
+        let rested = at + took * ROUND_PAUSE;
+        self.pool.stuck_at(SLOW).map_or(rested, |stuck| rested.min(stuck))
     }
 
     fn has_news(&self) -> bool {
@@ -331,8 +339,7 @@ impl Manager {
     /// When the next pause before another try is over, a look into folders is due, or a round that was put off.
     fn next_timer(&self) -> Option<Instant> {
         let at = |since_start: Duration| self.started + since_start;
-        let put_off = (self.has_news() && !self.pool.is_idle() && self.options.workers > 1)
-            .then(|| self.last_round.0 + self.last_round.1 * ROUND_PAUSE);
+        let put_off = (self.has_news() && !self.pool.is_idle() && self.options.workers > 1).then(|| self.rested_at());
         [
             self.plan.wake_at.map(at),
             self.next_look.map(at),

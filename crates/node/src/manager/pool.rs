@@ -163,13 +163,18 @@ impl Pool {
         state.is_queue_empty() && state.done.is_empty() && state.running.values().all(|r| r.overdue)
     }
 
-    /// Whether nothing is about to end, as far as can be told: all that is under way has been for so long, and what is
-    /// queued waits for that.
-    pub(super) fn is_stuck_for(&self, time: Duration) -> bool {
+    /// From when on nothing is about to end, as far as can be told, if nothing does until then: all that is under way has
+    /// been for this long by then, and what is queued waits for that. None if something queued can start.
+    pub(super) fn stuck_at(&self, time: Duration) -> Option<Instant> {
         let state = self.shared.state();
-        let is_under_way = |name: &LaneName| state.running.values().filter(|r| !r.overdue && r.lane == *name).count();
-        state.running.values().all(|r| r.overdue || r.since.elapsed() >= time)
-            && state.lanes.iter().all(|(name, lane)| lane.queue.is_empty() || is_under_way(name) >= self.workers)
+        let under_way = || state.running.values().filter(|r| !r.overdue);
+        let can_start = |(name, lane): (&LaneName, &Lane)| {
+            !lane.queue.is_empty() && under_way().filter(|r| r.lane == *name).count() < self.workers
+        };
+        if state.lanes.iter().any(can_start) {
+            return None;
+        }
+        Some(under_way().map(|r| r.since + time).max().unwrap_or_else(Instant::now))
     }
 
     /// When the next job becomes overdue, if one is under way.
