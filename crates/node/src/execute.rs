@@ -183,7 +183,8 @@ impl Executor {
         }
         let doing = "look for the node root at";
         let path = || self.host.root.path().to_path_buf();
-        let place = self.host.root.place(&*self.table()?);
+        let table = self.host.mount_table_over(self.host.root.path()).map_err(VolumeError::Table)?;
+        let place = self.host.root.place(&table);
         let place = place.map_err(|source| VolumeError::Io { doing, path: path(), source })?;
         crate::manager::root::trouble(&self.host, &place).map_or(Ok(()), |problem| Err(VolumeError::Refused(problem)))
     }
@@ -309,8 +310,8 @@ impl Executor {
 
     /// Checks after unmounting that the table shows nothing at or below the path.
     fn check_unmounted(&self, path: &RelPath) -> Result<(), VolumeError> {
-        let table = self.table()?;
         let absolute = self.host.absolute(path);
+        let table = self.host.mount_table_at(&absolute).map_err(VolumeError::Table)?;
         let left = table.at(&absolute).or_else(|| table.under(&absolute).next());
         match left {
             None => Ok(()),

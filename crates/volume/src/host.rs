@@ -37,6 +37,18 @@ impl Host {
         self.table.lock().unwrap_or_else(std::sync::PoisonError::into_inner).read()
     }
 
+    /// The mounts at, above and below this absolute path now ([`TableReader::read_at`]): for who undoes one thing of many.
+    pub fn mount_table_at(&self, path: &std::path::Path) -> Result<Arc<MountTable>, TableError> {
+        let _time = tracing::trace_span!(target: "refloat::time", "table").entered();
+        self.table.lock().unwrap_or_else(std::sync::PoisonError::into_inner).read_at(path, true)
+    }
+
+    /// The mounts at and above this absolute path now.
+    pub fn mount_table_over(&self, path: &std::path::Path) -> Result<Arc<MountTable>, TableError> {
+        let _time = tracing::trace_span!(target: "refloat::time", "table").entered();
+        self.table.lock().unwrap_or_else(std::sync::PoisonError::into_inner).read_at(path, false)
+    }
+
     /// The absolute path of what lies below the root, as the mount table spells it.
     pub fn absolute(&self, path: &RelPath) -> PathBuf {
         path.below(self.root.path())

@@ -211,7 +211,7 @@ pub fn tear_down_of(host: &Host, pod: &PodUid, spec: &SpecName) -> Result<(), Vo
         .and_then(|p| p.join(spec.as_str()))
         .map_err(|error| VolumeError::Refused(Problem::new("BadName", error.to_string(), "correct the record")))?;
     crate::unmount_nested(host, &all)?;
-    let table = host.mount_table().map_err(VolumeError::Table)?;
+    let table = host.mount_table_at(&host.absolute(&all)).map_err(VolumeError::Table)?;
     if let Some(over) = table.at(&host.absolute(&all)) {
         return Err(VolumeError::Refused(other_mount(&host.absolute(&all), over)));
     }

@@ -24,7 +24,7 @@ pub fn unmount_own_layers(host: &Host, path: &RelPath, expected: Option<&Recorde
     let absolute = host.absolute(path);
     let mut origin: Option<RecordedMount> = None;
     loop {
-        let table = host.mount_table().map_err(VolumeError::Table)?;
+        let table = host.mount_table_at(&absolute).map_err(VolumeError::Table)?;
         let Some(top) = table.at(&absolute) else { return Ok(()) };
         let own = match expected {
             Some(expected) => is_own(top, expected),
@@ -42,7 +42,7 @@ pub fn unmount_own_layers(host: &Host, path: &RelPath, expected: Option<&Recorde
 pub fn unmount_nested(host: &Host, path: &RelPath) -> Result<(), VolumeError> {
     let absolute = host.absolute(path);
     loop {
-        let table = host.mount_table().map_err(VolumeError::Table)?;
+        let table = host.mount_table_at(&absolute).map_err(VolumeError::Table)?;
         let nested: Vec<Mount<'_>> = table.under(&absolute).collect();
         let Some(next) = next_to_unmount(&table, &nested) else {
             return match nested.last() {
@@ -63,7 +63,7 @@ pub fn unmount_nested(host: &Host, path: &RelPath) -> Result<(), VolumeError> {
 /// Removes the volume's folder: with everything in it if `content` is the pod's own, else only if it is empty.
 pub fn remove_volume_dir(host: &Host, path: &RelPath, content: bool) -> Result<(), VolumeError> {
     if content {
-        let table = host.mount_table().map_err(VolumeError::Table)?;
+        let table = host.mount_table_at(&host.absolute(path)).map_err(VolumeError::Table)?;
         return host.root.remove_tree(path.as_path(), &table).map_err(VolumeError::Remove);
     }
     match host.root.remove_dir(path.as_path()) {

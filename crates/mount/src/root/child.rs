@@ -17,7 +17,7 @@ use rustix::process::{Pid, PidfdFlags, Signal, WaitId, WaitIdOptions};
 use rustix::time::Timespec;
 
 use crate::sys::{self, ChildCall};
-use crate::{Device, Mount, MountTable};
+use crate::{Device, Mount};
 
 /// A child that makes one call.
 #[derive(Debug)]
@@ -155,9 +155,9 @@ impl AsFd for PendingUnmount {
     }
 }
 
-/// Whether unmounting this may wait for a device or a server. What lives in memory does not, and taking one of several
-/// mounts of a file system away asks nobody.
-pub(super) fn may_hang(table: &MountTable, mount: Mount<'_>) -> bool {
+/// Whether unmounting the last mount of this may wait for a device or a server: what lives in memory does not. (Taking one of
+/// several mounts of a file system away asks nobody.)
+pub(super) fn asks_somebody(mount: Mount<'_>) -> bool {
     let in_memory = ["tmpfs", "ramfs", "hugetlbfs", "devtmpfs", "proc", "sysfs", "cgroup", "cgroup2", "mqueue"];
-    !in_memory.contains(&&*mount.fs_type()) && table.of_device(mount.device()).len() <= 1
+    !in_memory.contains(&&*mount.fs_type())
 }

@@ -81,7 +81,7 @@ impl NodeRoot {
             return Err(UnmountError::Path(PathError::Escapes { path: rel.to_owned() }));
         };
         let path = self.absolute(rel);
-        let mut before = table.read().map_err(UnmountError::Table)?;
+        let mut before = table.read_at(&path, true).map_err(UnmountError::Table)?;
         if before.stack(&path).is_empty() {
             if !self.may_be_mounted(parent, name) {
                 return Ok(());
@@ -105,7 +105,12 @@ impl NodeRoot {
                 UnmountHow::Force => UnmountFlags::FORCE,
                 UnmountHow::Lazy => UnmountFlags::DETACH,
             };
-        let risky = target.mount(&before).filter(|mount| child::may_hang(&before, *mount));
+        let mut risky = target.mount(&before).filter(|mount| child::asks_somebody(*mount));
+        if let Some(mount) = risky
+            && table.is_mounted_twice(mount.device(), &before).map_err(UnmountError::Table)?
+        {
+            risky = None;
+        }
         let called = match (patience, risky) {
             (Some(patience), Some(mount)) => {
                 let io = |source| UnmountError::Io { path: path.clone(), source };
@@ -122,7 +127,7 @@ impl NodeRoot {
             }
             _ => rustix::mount::unmount(proc_path(&parent).join(name), flags),
         };
-        let after = table.read().map_err(UnmountError::Table)?;
+        let after = table.read_at(&path, true).map_err(UnmountError::Table)?;
         match (called, target.is_at(&after, &path)) {
             (_, false) => Ok(()),
             (Ok(()), true) => Err(UnmountError::StillMounted { path }),

@@ -156,6 +156,12 @@ impl PathIndex {
         }
     }
 
+    /// The nearest group above this one.
+    pub(super) fn above(&self, group: usize) -> Option<usize> {
+        let above = self.groups.get(group)?.above;
+        (above != NONE).then_some(above as usize)
+    }
+
     /// The mounts strictly below a path.
     pub(super) fn below(&self, entries: &Entries, path: &[u8]) -> &[u32] {
         let begin = match self.find(entries, path) {

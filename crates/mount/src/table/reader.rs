@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::io::{self, Read};
 use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -10,8 +11,8 @@ use linux_raw_sys::general as raw;
 use rustix::event::{PollFd, PollFlags};
 
 use super::entries::{Entries, Text};
-use super::index::NONE;
-use super::{MountTable, UniqueMountId};
+use super::index::{NONE, normal};
+use super::{Device, MountTable, UniqueMountId};
 use crate::kernel::{short_mount_id, unique_mount_id};
 use crate::mountinfo::Line;
 use crate::{Kernel, sys};
@@ -52,18 +53,20 @@ pub struct TableReader {
     last: Option<Arc<MountTable>>,
     buffer: sys::StatMountBuffer,
     ids: Vec<u64>,
+    /// The highest id that was ever listed.
+    newest: u64,
 }
 
 impl TableReader {
     /// A reader for this kernel. Reads the table of the mount namespace that the calling thread is in at each reading.
     pub fn new(kernel: Kernel) -> Self {
-        Self { kernel, last: None, buffer: sys::StatMountBuffer::default(), ids: Vec::new() }
+        Self { kernel, last: None, buffer: sys::StatMountBuffer::default(), ids: Vec::new(), newest: 0 }
     }
 
     /// Another reader that knows what this one has read, for a thread that must not wait for this one.
     #[must_use]
     pub fn fork(&self) -> Self {
-        Self { last: self.last.clone(), ..Self::new(self.kernel) }
+        Self { last: self.last.clone(), newest: self.newest, ..Self::new(self.kernel) }
     }
 
     /// The table now. Mounts that were known keep what was read of them before (see [`TableReader::read_anew`]), but for
@@ -80,6 +83,56 @@ impl TableReader {
         if self.kernel.features().listmount { self.read_ids(true) } else { self.read_text() }
     }
 
+    /// The mounts at this path, over the folders above it, and those below it if `below`, as they are now: a table of their
+    /// own, which tells what a walk of the path meets. Only these are asked for, so it takes as long as they are many, however
+    /// long the table is. Where the kernel cannot be asked for single mounts, or has new ones, the whole table is read.
+    ///
+    /// What was made before the last reading of the whole table and attached after it, or moved here, is not seen before the
+    /// next one. Who acts on what this shows does it by calls that refuse what they do not expect: an unmount of one mount, a
+    /// removal that crosses none.
+    pub fn read_at(&mut self, path: &Path, below: bool) -> Result<Arc<MountTable>, TableError> {
+        let Some(last) = self.last.clone().filter(|_| self.kernel.features().listmount) else { return self.read() };
+        if sys::listmount(self.newest, &mut [0]).map_err(TableError::of("listmount"))? > 0 {
+            return self.read();
+        }
+        let Some(path) = normal(path.as_os_str().as_bytes()) else { return Ok(Arc::default()) };
+        let known = &last.entries;
+        let mut wanted: BTreeSet<u32> = BTreeSet::new();
+        let mut next = last.index.nearest(known, &path);
+        while let Some(group) = next {
+            wanted.extend(last.index.members(group));
+            next = last.index.above(group);
+        }
+        if below {
+            wanted.extend(last.index.below(known, &path));
+        }
+        let mut entries = Entries::default();
+        for index in wanted {
+            self.ask(known.list[index as usize].id, &mut entries)?;
+        }
+        Ok(Arc::new(MountTable::from_entries(entries)))
+    }
+
+    /// Whether a file system is mounted at more than one place; `table` is any that was just read.
+    pub(crate) fn is_mounted_twice(&mut self, device: Device, table: &MountTable) -> Result<bool, TableError> {
+        let Some(last) = self.last.clone().filter(|_| self.kernel.features().listmount) else {
+            return Ok(table.of_device(device).len() > 1);
+        };
+        let mut found = 0;
+        for mount in last.of_device(device) {
+            let Some(id) = mount.id() else { continue };
+            match self.buffer.statmount(id.0.get(), u64::from(raw::STATMOUNT_MNT_BASIC)) {
+                Ok(_) => found += 1,
+                Err(error) if error.raw_os_error() == Some(libc::ENOENT) => {}
+                Err(error) => return Err(TableError { call: "statmount", source: error }),
+            }
+            if found > 1 {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
     /// Whether the kernel, asked directly, still has this mount at this path. True where it cannot be asked.
     pub(crate) fn is_still_at(&mut self, id: UniqueMountId, path: &Path) -> Result<bool, TableError> {
         if !self.kernel.features().listmount {
@@ -88,7 +141,7 @@ impl TableReader {
         match self.buffer.statmount(id.0.get(), u64::from(raw::STATMOUNT_MNT_POINT)) {
             Ok(mount) => Ok(mount
                 .text(raw::STATMOUNT_MNT_POINT, mount.mnt_point)
-                .is_some_and(|point| point == std::os::unix::ffi::OsStrExt::as_bytes(path.as_os_str()))),
+                .is_some_and(|point| point == path.as_os_str().as_bytes())),
             Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(false),
             Err(error) => Err(TableError { call: "statmount", source: error }),
         }
@@ -140,6 +193,7 @@ impl TableReader {
             // One page is a snapshot. Ids ascend and are never used again, so further pages miss no mount that existed
             // throughout.
             if got < page {
+                self.newest = self.newest.max(ids.last().copied().unwrap_or_default());
                 return Ok(());
             }
         }

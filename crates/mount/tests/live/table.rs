@@ -244,6 +244,9 @@ fn incremental(scene: &Scene) {
 fn any_changes(scene: &Scene) {
     let places = ["a", "a/b", "a/b/c", "a-b", "d", "d/e", "d/e/f", "g"];
     let mut reader = scene.reader();
+    // Reads single places, and the whole only if it has to.
+    let mut near = scene.reader();
+    near.read().expect("read");
     // A fixed sequence without an obvious pattern.
     let mut state = 0x2545_f491_4f6c_dd1d_u64;
     for step in 0..400 {
@@ -274,6 +277,16 @@ fn any_changes(scene: &Scene) {
                 followed.covering(&path).map(refloat_mount::Mount::short_id),
                 fresh.covering(&path).map(refloat_mount::Mount::short_id)
             );
+            let seen = near.read_at(&path, true).expect("read");
+            let over = near.read_at(&path, false).expect("read");
+            let shown = |mount: Option<refloat_mount::Mount<'_>>| mount.map(|m| (m.short_id(), m.hidden()));
+            let under = |table: &MountTable| table.under(&path).map(|m| shown(Some(m))).collect::<Vec<_>>();
+            assert_eq!(ids(&seen), ids(&fresh), "step {step}: at {place}");
+            assert_eq!(ids(&over), ids(&fresh), "step {step}: at {place}");
+            assert_eq!(under(&seen), under(&fresh), "step {step}: below {place}");
+            assert_eq!(shown(seen.at(&path)), shown(fresh.at(&path)), "step {step}: on top at {place}");
+            assert_eq!(shown(seen.covering(&path)), shown(fresh.covering(&path)), "step {step}: over {place}");
+            assert_eq!(shown(over.covering(&path)), shown(fresh.covering(&path)), "step {step}: over {place}");
         }
     }
 }

@@ -24,7 +24,6 @@ use crate::execute::{Done, Executor, Failure, Force, Job};
 use crate::manager::drivers::{self, DRIVERS_PATIENCE, DRIVERS_STEP};
 use crate::manager::host;
 use crate::manager::pool::Pool;
-use crate::reconstruct::Mounts;
 use crate::{Actual, Answers, Evidence, Exclusion, Holders, ManagerError, Operation, reconstruct};
 
 /// How a [`Cleaner`] is run.
@@ -391,10 +390,15 @@ impl Cleaner {
     }
 
     /// Who holds mounts now; looked up again once in a while.
-    fn held(&mut self, table: &MountTable) -> &BTreeMap<MountKey, String> {
-        let fresh = self.held.take().filter(|(at, _)| at.elapsed() <= FRESH);
-        let root = self.executor.host.root.path();
-        &self.held.insert(fresh.unwrap_or_else(|| (Instant::now(), held(table, root)))).1
+    fn held(&mut self) -> Result<&BTreeMap<MountKey, String>, String> {
+        let fresh = if let Some(fresh) = self.held.take().filter(|(at, _)| at.elapsed() <= FRESH) {
+            fresh
+        } else {
+            let host = &self.executor.host;
+            let table = host.mount_table().map_err(|error| refloat_volume::error_chain(&error))?;
+            (Instant::now(), held(&table, host.root.path()))
+        };
+        Ok(&self.held.insert(fresh).1)
     }
 
     /// Whether everything still is as it was planned; the text says what is not.
@@ -421,11 +425,11 @@ impl Cleaner {
             }
             Some(Verdict::Gone { .. }) | None => {}
         }
-        let table = host.mount_table().map_err(|error| refloat_volume::error_chain(&error))?;
+        let table_at = |path: &Path| host.mount_table_at(path).map_err(|error| refloat_volume::error_chain(&error));
         let planned: BTreeSet<MountKey> = unit.steps.iter().filter_map(|step| step.mount).collect();
-        let mounts = Mounts::new(&table, host.root.path());
         for place in &unit.scope {
-            let there = table.under(place).chain(mounts.stack(place));
+            let table = table_at(place)?;
+            let there = table.under(place).chain(table.stack(place).into_iter().filter(|mount| !mount.hidden()));
             for mount in there {
                 if !planned.contains(&MountKey::of(mount)) {
                     return Err(format!(
@@ -439,12 +443,13 @@ impl Cleaner {
         }
         for step in &unit.steps {
             let Some(key) = step.mount else { continue };
+            let table = table_at(&step.path)?;
             let moved = table.by_short_id(key.short).filter(|m| MountKey::of(*m) == key && m.point() != step.path);
             if let Some(mount) = moved {
                 return Err(format!("the mount at {} is at {} now", step.path.display(), mount.point().display()));
             }
         }
-        let held = self.held(&table);
+        let held = self.held()?;
         match unit.steps.iter().find_map(|step| Some((step, held.get(&step.mount?)?))) {
             Some((step, who)) => Err(format!("the mount at {} is held now: {who}", step.path.display())),
             None => Ok(()),
@@ -484,13 +489,12 @@ impl Cleaner {
     fn landed(&self, run: &mut Run, index: usize, done: Done) {
         let host = &self.executor.host;
         let unit = &mut run.plan.units[index];
-        let table = host.mount_table().ok();
         let error = done.result.as_ref().err();
         let message = error.map(|failure| failure.problem().message);
         let mut failed = false;
         for step in &mut unit.steps {
             let is_done = match (step.mount, step.action) {
-                (Some(key), _) => table.as_ref().is_some_and(|table| !is_there(table, key)),
+                (Some(key), _) => host.mount_table_at(&step.path).is_ok_and(|table| !is_there(&table, key)),
                 (None, super::Action::RemoveFolder) => is_nothing(host, &step.path),
                 (None, _) => error.is_none(),
             };

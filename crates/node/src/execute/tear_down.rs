@@ -72,7 +72,8 @@ fn clear_payload(executor: &Executor, path: &refloat_record::RelPath) -> Result<
     let host = &executor.host;
     unmount_nested(host, path)?;
     let absolute = host.absolute(path);
-    if executor.table()?.at(&absolute).is_some() {
+    let table = host.mount_table_at(&absolute).map_err(VolumeError::Table)?;
+    if table.at(&absolute).is_some() {
         return Ok(());
     }
     match host.root.open_dir(path.as_path()).map_err(VolumeError::Path)? {

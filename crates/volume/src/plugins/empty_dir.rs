@@ -317,8 +317,8 @@ fn refuse_other(
     path: &RelPath,
     expected: Option<&refloat_record::RecordedMount>,
 ) -> Result<(), VolumeError> {
-    let table = step.host.mount_table().map_err(VolumeError::Table)?;
     let absolute = step.host.absolute(path);
+    let table = step.host.mount_table_at(&absolute).map_err(VolumeError::Table)?;
     let Some(top) = table.at(&absolute) else { return Ok(()) };
     let own = match expected {
         Some(expected) => is_own(top, expected),

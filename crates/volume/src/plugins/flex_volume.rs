@@ -318,8 +318,8 @@ fn undo(
 
 /// How many mounts are at and below a path.
 fn layers(host: &Host, path: &RelPath) -> Result<usize, VolumeError> {
-    let table = host.mount_table().map_err(VolumeError::Table)?;
     let path = host.absolute(path);
+    let table = host.mount_table_at(&path).map_err(VolumeError::Table)?;
     Ok(table.stack(&path).len() + table.under(&path).count())
 }
 

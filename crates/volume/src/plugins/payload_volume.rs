@@ -340,8 +340,8 @@ fn write_in_mount(step: &SetUp<'_>, path: &RelPath, content: &Payload) -> Result
 fn tear_down(step: &TearDown<'_>) -> Result<(), VolumeError> {
     let path = folder(step.record.path.as_ref())?;
     let expected = step.host.announced_mount(step.record.mount.as_ref(), &step.record.boot_id);
-    let table = step.host.mount_table().map_err(VolumeError::Table)?;
     let absolute = step.host.absolute(path);
+    let table = step.host.mount_table_at(&absolute).map_err(VolumeError::Table)?;
     if let Some(top) = table.at(&absolute) {
         let own = match &expected {
             Some(expected) => is_own(top, expected),

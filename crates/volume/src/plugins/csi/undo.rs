@@ -101,8 +101,8 @@ fn believe_refusal(step: &TearDown<'_>, target: &RelPath, error: CallError) -> R
     // Others, such as UNAUTHENTICATED, say nothing about the target.
     let about_target =
         matches!(code, "NOT_FOUND" | "INVALID_ARGUMENT" | "INTERNAL" | "UNKNOWN" | "FAILED_PRECONDITION");
-    let table = host.mount_table().map_err(VolumeError::Table)?;
     let absolute = host.absolute(target);
+    let table = host.mount_table_at(&absolute).map_err(VolumeError::Table)?;
     if step.failures < REFUSALS || !about_target || table.at(&absolute).is_some() {
         return Err(error.into());
     }
@@ -127,8 +127,8 @@ fn believe_refusal(step: &TearDown<'_>, target: &RelPath, error: CallError) -> R
 
 /// Whether the table agrees with the driver.
 fn check_gone(host: &Host, path: &RelPath, info: &Info, call: &str) -> Result<(), VolumeError> {
-    let table = host.mount_table().map_err(VolumeError::Table)?;
     let absolute = host.absolute(path);
+    let table = host.mount_table_at(&absolute).map_err(VolumeError::Table)?;
     let Some(left) = table.at(&absolute).or_else(|| table.under(&absolute).next()) else { return Ok(()) };
     Err(VolumeError::Refused(Problem::new(
         "StillMounted",
