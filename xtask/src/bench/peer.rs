@@ -1,6 +1,7 @@
 //! `cargo xtask bench peer`: `scan` beside the kubelet's own reconstruction and the floor, on one tree and in one run.
 //! Prints the results and writes them to `docs/performance-kubelet.md`.
 
+mod hung;
 mod tear_down;
 
 use std::fmt::Write;
@@ -48,6 +49,9 @@ pub(crate) struct Args {
     /// Tear everything down in it
     #[arg(long, hide = true, requires = "inside")]
     tear_down: Option<tear_down::Who>,
+    /// Scan it with a file system that hangs
+    #[arg(long, hide = true, requires = "inside")]
+    hung: bool,
     /// The binary
     #[arg(long, hide = true)]
     refloat: Option<PathBuf>,
@@ -70,6 +74,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     if let (Some(root), Some(refloat), Some(programs)) = (&args.inside, &args.refloat, &args.programs) {
         match args.tear_down {
             Some(who) => println!("{}", tear_down::inside(root, refloat, programs, who)?),
+            None if args.hung => println!("{}", hung::inside(root, refloat, args.rounds)?),
             None => println!("{}", measure(root, refloat, programs, args)?),
         }
         return Ok(ExitCode::SUCCESS);
@@ -103,11 +108,14 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         let case = Case { volumes: 1000, local: true, unrelated: args.unrelated, kubelet_rounds: 0 };
         alone.push(in_tree(&peer, &refloat, case, args.rounds)?);
     }
+    let hung = args.sizes.iter().map(|&volumes| hung::in_tree(&peer, &refloat, volumes, args.rounds));
+    let hung = hung.collect::<Result<Vec<_>>>()?;
     let tear_downs = args.tear_down_sizes.iter().map(|&volumes| {
         tear_down::all(&peer, &refloat, volumes, if volumes < 5000 { 5 } else { 3 }, kubelet_rounds(volumes))
     });
     let tear_downs = tear_downs.collect::<Result<Vec<_>>>()?;
     report(&mut text, &mixed, &no_local, &alone);
+    beside_hung(&mut text, &hung);
     torn_down(&mut text, &tear_downs);
     println!("{text}");
     if !args.dry {
@@ -150,12 +158,7 @@ fn measure(root: &Path, refloat: &Path, programs: &Path, args: &Args) -> Result<
         command.arg(root).arg("once");
         command
     };
-    let scan = || {
-        let mut command = Command::new(refloat);
-        command.args(["scan", "-o", "json", "--root-dir"]).arg(root).arg("--state-dir").arg(root.join("no-records"));
-        command.env_clear();
-        command
-    };
+    let scan = || scan(refloat, root);
     let (mut floors, mut scans, mut seen) = (Vec::new(), Vec::new(), Vec::new());
     // Once unmeasured, so that no round reads what is not in memory yet; then in turn, so that what else the machine
     // does meets both alike.
@@ -184,6 +187,14 @@ fn measure(root: &Path, refloat: &Path, programs: &Path, args: &Args) -> Result<
     Ok(json!({ "volumes": seen["summary"]["volumes"], "mounts": mounts, "floor": median(floors), "scan": median(scans),
         "peakMiB": peak / 1024, "kubelet": if kubelet.is_empty() { Value::Null } else { median(kubelet).into() },
         "failed": failed }))
+}
+
+/// `scan` of this tree, without records.
+fn scan(refloat: &Path, root: &Path) -> Command {
+    let mut command = Command::new(refloat);
+    command.args(["scan", "-o", "json", "--root-dir"]).arg(root).arg("--state-dir").arg(root.join("no-records"));
+    command.env_clear();
+    command
 }
 
 /// Runs a command to its end; answers how long that took, in milliseconds, and what it printed.
@@ -277,6 +288,25 @@ fn goals(text: &mut String, mixed: &[Value], no_local: &[Value], alone: &[Value]
          1.5 KB as JSON. Two thirds of its processor time are the kernel's. Without local volumes the kubelet itself takes less \
          than four times as long as the floor.\n",
     );
+}
+
+/// What `scan` takes beside a file system that hangs.
+fn beside_hung(text: &mut String, rows: &[Value]) {
+    let rows: Vec<_> = rows.iter().filter(|row| !row.is_null()).collect();
+    if rows.is_empty() {
+        return;
+    }
+    text.push_str(
+        "\n## Beside a file system that hangs\n\n`scan -o json` as above, of a tree with one FUSE file system among the volumes, whose \
+         daemon answers, or is stopped. In turn on one tree, median, in ms.\n\n\
+         | volumes | it answers | it hangs | ratio |\n| --- | --- | --- | --- |\n",
+    );
+    for row in &rows {
+        let number = |name: &str| row[name].as_f64().unwrap_or(f64::NAN);
+        let (answers, hangs) = (number("answers"), number("hangs"));
+        let _ = writeln!(text, "| {} | {answers:.1} | {hangs:.1} | {:.2} |", row["volumes"], hangs / answers);
+    }
+    text.push_str("\nGoal: no difference that can be told from that of two rounds.\n");
 }
 
 /// What tearing everything down takes.
