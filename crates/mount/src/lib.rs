@@ -25,7 +25,7 @@ pub use namespace::{NamespaceError, enter_private_namespace};
 pub use new_mount::{BindOptions, MountError, NewMount, mount_by_helper, set_bind_options_again};
 pub use root::{
     Dir, DirEntry, EntryKind, Liveness, NodeRoot, PathError, PendingUnmount, RemoveError, RootPlace, Standing,
-    UnmountError, UnmountHow,
+    UnmountError, UnmountHow, write_within,
 };
 pub use table::{Device, Mount, MountTable, TableError, TableReader, UniqueMountId};
 pub use watch::TableWatch;

@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags};
 use rustix::io::Errno;
 
-pub use child::PendingUnmount;
+pub use child::{PendingUnmount, write_within};
 pub use dir::{Dir, DirEntry, EntryKind};
 pub use link::Standing;
 pub use place::RootPlace;

@@ -192,6 +192,8 @@ pub(crate) enum ChildCall<'a> {
     Unmount(&'a CStr, i32),
     /// `statfs`, whose answer is thrown away.
     StatFs(&'a CStr),
+    /// `write(2)` to the descriptor that is kept.
+    Write(&'a [u8]),
 }
 
 /// Starts a child process that makes the call and exits with its errno (0 if it worked). All descriptors but `keep` are
@@ -218,6 +220,14 @@ pub(crate) fn call_in_child(keep: impl AsFd, call: ChildCall<'_>) -> io::Result<
             ChildCall::StatFs(path) => {
                 let mut buffer = std::mem::MaybeUninit::<libc::statfs>::uninit();
                 libc::statfs(path.as_ptr(), buffer.as_mut_ptr())
+            }
+            ChildCall::Write(text) => {
+                let written = libc::write(keep, text.as_ptr().cast(), text.len());
+                // Files of the kernel take all or nothing.
+                if written >= 0 && written.cast_unsigned() != text.len() {
+                    libc::_exit(libc::EIO);
+                }
+                if written < 0 { -1 } else { 0 }
             }
         };
         libc::_exit(if answer == 0 { 0 } else { *libc::__errno_location() })

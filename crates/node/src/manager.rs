@@ -25,6 +25,7 @@ use std::time::{Duration, Instant};
 
 use refloat_mount::TableWatch;
 use refloat_record::{PodUid, Store};
+use refloat_volume::scsi::Sys;
 use refloat_volume::{Plugins, Problem};
 use rustix::event::{PollFd, PollFlags};
 use rustix::time::Timespec;
@@ -58,6 +59,8 @@ pub struct ManagerOptions {
     pub lazy_unmount: bool,
     /// The folder that flexVolume drivers are in.
     pub flex_volume_dir: PathBuf,
+    /// Where its disks are.
+    pub sys: Sys,
     /// Whether records are written. Only the benchmark that measures their cost switches them off.
     pub records: bool,
 }
@@ -184,8 +187,15 @@ impl Manager {
         let (drivers, driver_news) =
             drivers::watch(root.given_path(), options.operation_deadline).map_err(io("watch for CSI drivers"))?;
         let state = StateFolder::new(&options.state_dir).map_err(io("watch the state folder"))?;
-        let host = host::open_host(kernel, root, drivers, options.operation_deadline, options.flex_volume_dir.clone())
-            .map_err(io("read the boot id"))?;
+        let host = host::open_host(
+            kernel,
+            root,
+            drivers,
+            options.operation_deadline,
+            options.flex_volume_dir.clone(),
+            options.sys.clone(),
+        )
+        .map_err(io("read the boot id"))?;
         // The watches come first: what changes while evidence is gathered is looked at afterwards.
         let table_watch = TableWatch::open().map_err(io("watch the mount table"))?;
         let folder_watch = FolderWatch::new(&options.manifests).map_err(io("watch the manifest folder"))?;

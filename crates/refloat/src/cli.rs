@@ -4,6 +4,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use refloat_volume::scsi::Sys;
 
 /// The volume manager of a Kubernetes node whose memory is on disk.
 #[derive(Debug, Parser)]
@@ -51,12 +52,25 @@ pub(crate) struct Shared {
 }
 
 /// Where the programs are that set up and undo volumes.
-#[derive(Debug, Clone, Default, Args)]
+#[derive(Debug, Clone, Args)]
 pub(crate) struct DriverArgs {
     /// The folder of flexVolume drivers, as the kubelet's volumePluginDir
     /// [default: /usr/libexec/kubernetes/kubelet-plugins/volume/exec]
     #[arg(long, env = "REFLOAT_FLEX_VOLUME_PLUGIN_DIR", value_name = "DIR")]
     pub(crate) flex_volume_plugin_dir: Option<PathBuf>,
+    /// Where sysfs is, for a manager in a container that has it elsewhere
+    #[arg(long, env = "REFLOAT_SYSFS", value_name = "DIR", default_value = "/sys", hide = true)]
+    sysfs: PathBuf,
+    /// Where the device nodes are, likewise
+    #[arg(long, env = "REFLOAT_DEVFS", value_name = "DIR", default_value = "/dev", hide = true)]
+    devfs: PathBuf,
+}
+
+impl DriverArgs {
+    /// Where this node's disks are.
+    pub(crate) fn sys(&self) -> Sys {
+        Sys::new(&self.sysfs, &self.devfs)
+    }
 }
 
 /// How results are printed.

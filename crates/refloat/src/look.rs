@@ -12,6 +12,7 @@ use jiff::Timestamp;
 use refloat_mount::{Kernel, MountTable, NodeRoot, TableReader};
 use refloat_node::{Actual, Answers, Desired, Evidence, Gather, Holders, VolumeKey, Wanted, ask_all, compare};
 use refloat_record::{BootId, Loaded, PodUid, Store};
+use refloat_volume::scsi::Sys;
 use refloat_volume::{Host, Plugins, Problem};
 
 use crate::cli::{SavedArgs, SourceArgs};
@@ -242,7 +243,7 @@ fn host(root: NodeRoot, boot_id: BootId) -> Host {
     let drivers = refloat_csi::Drivers::none();
     // Nobody is asked for anything.
     let flex_drivers = refloat_volume::plugins::flex_volume::FlexDrivers::default();
-    Host { root, kernel, boot_id, tool_deadline: Duration::ZERO, table, drivers, flex_drivers }
+    Host { root, kernel, boot_id, tool_deadline: Duration::ZERO, table, drivers, flex_drivers, sys: Sys::default() }
 }
 
 fn unreadable(error: anyhow::Error) -> Failure {

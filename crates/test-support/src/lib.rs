@@ -5,6 +5,7 @@
 //! - [`as_nobody`]: the same program once more, as an ordinary user.
 //! - [`with_tools`]: the same program with scripts of ours in its `PATH`.
 //! - [`corpus()`]: the seeds of a fuzz target.
+//! - [`ScsiSim`]: disks of a storage array that is not there.
 //! - [`RealNode`](real_node::RealNode): a real kubelet with its API server and real containers.
 //!
 //! A test that cannot run prints `skipped: NAME: REASON` and passes; `cargo xtask test` counts such lines.
@@ -13,6 +14,7 @@ mod corpus;
 mod namespace;
 mod processes;
 pub mod real_node;
+pub mod scsi_sim;
 mod skip;
 mod tools;
 
@@ -21,6 +23,7 @@ pub use libtest_mimic::{Arguments, Failed, Trial};
 pub use corpus::corpus;
 pub use namespace::{base, enter, in_one_namespace, run};
 pub use processes::{as_nobody, in_one_process_each, is_as_nobody};
+pub use scsi_sim::ScsiSim;
 pub use skip::{Outcome, Run, Skip, Test, Verdict, skip, trial};
 pub use tools::{MOUNT_NFS, with_tools, write_tool};
 

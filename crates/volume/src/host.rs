@@ -9,6 +9,7 @@ use refloat_mount::{Kernel, MountTable, NodeRoot, TableError, TableReader};
 use refloat_record::{BootId, RecordedMount, RelPath};
 
 use crate::plugins::flex_volume::FlexDrivers;
+use crate::scsi::Sys;
 
 /// The node as plugins see it: its root, its mount calls, its table. One for the life of the manager, shared by
 /// all operations.
@@ -28,6 +29,8 @@ pub struct Host {
     pub drivers: Drivers,
     /// The flexVolume drivers of this node.
     pub flex_drivers: FlexDrivers,
+    /// Where its disks are.
+    pub sys: Sys,
 }
 
 impl Host {

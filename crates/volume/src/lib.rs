@@ -23,6 +23,7 @@ mod plugin;
 pub mod plugins;
 mod pod_resources;
 mod quantity;
+pub mod scsi;
 mod spec;
 pub mod sub_path;
 mod tear_down;

@@ -22,6 +22,7 @@ pub(super) fn scan(root: &Path, state: &Path) -> Result<()> {
         tool_deadline: Duration::ZERO,
         table: Mutex::new(TableReader::new(kernel)),
         drivers: refloat_csi::Drivers::none(),
+        sys: refloat_volume::scsi::Sys::default(),
     };
     let evidence = Gather::new(&host).read(|| Store::read(state)).context("cannot gather")?;
     end(&reconstruct(&evidence, &Plugins::builtin()))
@@ -31,6 +32,7 @@ pub(super) fn scan(root: &Path, state: &Path) -> Result<()> {
 pub(super) fn restart(root: &Path, state: &Path) -> Result<()> {
     let manager = Manager::start(ManagerOptions {
         flex_volume_dir: std::path::PathBuf::new(),
+        sys: refloat_volume::scsi::Sys::default(),
         root_dir: root.into(),
         state_dir: state.into(),
         manifests: root.join("none"),

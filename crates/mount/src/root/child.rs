@@ -47,6 +47,11 @@ impl Child {
         Self::start(folder, ChildCall::StatFs(&path))
     }
 
+    /// Writes to an open file.
+    fn write(file: impl AsFd, text: &[u8]) -> io::Result<Self> {
+        Self::start(file, ChildCall::Write(text))
+    }
+
     fn start(folder: impl AsFd, call: ChildCall<'_>) -> io::Result<Self> {
         let id = sys::call_in_child(folder, call)?;
         let pid = Pid::from_raw(id).ok_or_else(|| io::Error::other("fork answered no process id"))?;
@@ -89,6 +94,18 @@ impl Child {
     pub(super) fn kill(&self) {
         // It may have ended meanwhile.
         let _ = rustix::process::pidfd_send_signal(&self.pidfd, Signal::KILL);
+    }
+}
+
+/// Writes to an open file of the kernel's and waits at most this long. `false`: it has not come back, and goes on by itself.
+///
+/// # Errors
+/// What the write answered, or why there was no child to make it.
+pub fn write_within(file: impl AsFd, text: &[u8], patience: Duration) -> io::Result<bool> {
+    match Child::write(file, text)?.wait(patience)? {
+        None => Ok(false),
+        Some(Ended::Answered(answer)) => answer.map(|()| true).map_err(io::Error::from),
+        Some(Ended::Killed) => Err(io::Error::other("the process that wrote it was killed")),
     }
 }
 

@@ -11,6 +11,7 @@ use refloat_csi::Drivers;
 use refloat_mount::{Kernel, MountTable, NodeRoot, PathError, PendingUnmount, RemoveError, UnmountError};
 use refloat_record::{PodUid, Record, Store};
 use refloat_volume::plugins::flex_volume;
+use refloat_volume::scsi::Sys;
 use refloat_volume::{Host, Plugins, Recorded, VolumeError, layout};
 use rustix::event::{PollFd, PollFlags};
 use rustix::time::Timespec;
@@ -43,6 +44,8 @@ pub struct CleanerOptions {
     pub timeout: Duration,
     /// The folder that flexVolume drivers are in.
     pub flex_volume_dir: PathBuf,
+    /// Where its disks are.
+    pub sys: Sys,
 }
 
 /// Why the node could not be looked at or cleaned.
@@ -155,8 +158,15 @@ impl Cleaner {
         } else {
             Drivers::none()
         };
-        let host = host::open_host(kernel, root, drivers, options.operation_deadline, options.flex_volume_dir.clone())
-            .map_err(io("read the boot id"))?;
+        let host = host::open_host(
+            kernel,
+            root,
+            drivers,
+            options.operation_deadline,
+            options.flex_volume_dir.clone(),
+            options.sys.clone(),
+        )
+        .map_err(io("read the boot id"))?;
         let plugins = Arc::new(Plugins::builtin());
         let executor = Arc::new(Executor { host: Arc::new(host), plugins, store, generation: 0 });
         let pool = Pool::new(Arc::clone(&executor), options.workers, options.operation_deadline)

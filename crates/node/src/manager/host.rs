@@ -9,6 +9,7 @@ use refloat_csi::Drivers;
 use refloat_mount::{Kernel, NodeRoot, TableReader};
 use refloat_volume::Host;
 use refloat_volume::plugins::flex_volume::FlexDrivers;
+use refloat_volume::scsi::Sys;
 
 use super::ManagerError;
 use crate::evidence::boot_id;
@@ -37,6 +38,7 @@ pub(crate) fn open_host(
     drivers: Drivers,
     operation_deadline: Duration,
     flex_volume_dir: PathBuf,
+    sys: Sys,
 ) -> io::Result<Host> {
     Ok(Host {
         root,
@@ -46,5 +48,6 @@ pub(crate) fn open_host(
         table: Mutex::new(TableReader::new(kernel)),
         drivers,
         flex_drivers: FlexDrivers::new(flex_volume_dir),
+        sys,
     })
 }

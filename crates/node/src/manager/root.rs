@@ -77,6 +77,7 @@ impl Manager {
             table: Mutex::new(TableReader::new(old.kernel)),
             drivers: self.executor.host.drivers.clone(),
             flex_drivers: old.flex_drivers.clone(),
+            sys: old.sys.clone(),
         };
         let Executor { plugins, store, generation, .. } = &*self.executor;
         let (plugins, store, generation) = (Arc::clone(plugins), store.clone(), *generation);

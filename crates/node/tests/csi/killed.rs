@@ -22,6 +22,7 @@ pub fn run_if_manager() {
     let _ = rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL));
     let options = ManagerOptions {
         flex_volume_dir: std::path::PathBuf::new(),
+        sys: refloat_volume::scsi::Sys::default(),
         root_dir: folder.join("kubelet"),
         state_dir: folder.join("state"),
         manifests: folder.join("manifests"),

@@ -83,6 +83,7 @@ impl World {
             table: Mutex::new(TableReader::new(Kernel::detect())),
             drivers: Drivers::none(),
             flex_drivers: FlexDrivers::default(),
+            sys: refloat_volume::scsi::Sys::default(),
         }
     }
 

@@ -303,6 +303,7 @@ fn one(base: &Path, seed: u64) {
     let mut cleaner = Cleaner::open(
         CleanerOptions {
             flex_volume_dir: PathBuf::new(),
+            sys: refloat_volume::scsi::Sys::default(),
             root_dir: state.root.clone(),
             state_dir: base.join("state"),
             write: true,

@@ -129,6 +129,7 @@ pub(super) fn how(settings: &Settings, drivers: &DriverArgs, workers: u16, timeo
         operation_deadline: OPERATION_DEADLINE.min(timeout),
         timeout,
         flex_volume_dir: settings.flex_volume_dir(drivers),
+        sys: drivers.sys(),
     }
 }
 

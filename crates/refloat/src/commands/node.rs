@@ -43,6 +43,7 @@ pub(crate) fn run(args: &NodeArgs, settings: &Settings) -> Result<Done, Failure>
         operation_deadline: Duration::from_secs(deadline.max(1).into()),
         lazy_unmount: args.lazy_unmount || settings.file.lazy_unmount.unwrap_or(false),
         flex_volume_dir: settings.flex_volume_dir(&args.drivers),
+        sys: args.drivers.sys(),
         records: !args.without_records,
     };
     if args.once {

@@ -43,6 +43,7 @@ impl Node {
             table: Mutex::new(TableReader::new(kernel)),
             drivers: refloat_csi::Drivers::none(),
             flex_drivers: refloat_volume::plugins::flex_volume::FlexDrivers::new(dir.path().join("flex")),
+            sys: refloat_volume::scsi::Sys::default(),
         };
         Self { dir, host, plugins: Plugins::builtin() }
     }

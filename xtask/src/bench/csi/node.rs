@@ -70,6 +70,7 @@ impl CsiNode {
     pub(super) fn manager(&self, workers: usize) -> Result<Manager> {
         let options = ManagerOptions {
             flex_volume_dir: std::path::PathBuf::new(),
+            sys: refloat_volume::scsi::Sys::default(),
             root_dir: self.root.clone(),
             state_dir: self.state.clone(),
             manifests: self.node.pods(),
