@@ -120,6 +120,8 @@ pub struct PlanInput {
     /// The plugins whose volumes a driver makes ([`refloat_volume::Presence::Driver`]): what is there without a record is
     /// asked for again, which changes nothing if it is the same.
     pub by_driver: BTreeSet<PluginName>,
+    /// The plugins that know a device without a record by the disk that is mounted ([`refloat_volume::Plugin::adopts_devices`]).
+    pub adopts_devices: BTreeSet<PluginName>,
     /// When a volume's driver wants to be asked again, for volumes whose driver does.
     pub republish: BTreeMap<VolumeKey, Duration>,
 }
@@ -130,7 +132,9 @@ impl PlanInput {
         let verify = plugins.iter().filter(|p| p.capabilities().verify).map(refloat_volume::Plugin::name).collect();
         let binds = plugins.iter().filter(|p| p.capabilities().binds).map(refloat_volume::Plugin::name).collect();
         let by_driver = plugins.iter().filter(|p| p.capabilities().presence == Presence::Driver);
-        Self { verify, binds, by_driver: by_driver.map(refloat_volume::Plugin::name).collect(), ..Self::default() }
+        let by_driver = by_driver.map(refloat_volume::Plugin::name).collect();
+        let adopts_devices = plugins.iter().filter(|p| p.adopts_devices()).map(refloat_volume::Plugin::name).collect();
+        Self { verify, binds, by_driver, adopts_devices, ..Self::default() }
     }
 }
 

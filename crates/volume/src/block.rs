@@ -127,7 +127,7 @@ pub fn map(
 }
 
 /// The number of the device that is bound at this path; none if it is no block device.
-fn bound(host: &Host, map_path: &RelPath) -> Result<Option<DeviceNumber>, VolumeError> {
+pub(crate) fn bound(host: &Host, map_path: &RelPath) -> Result<Option<DeviceNumber>, VolumeError> {
     match host.root.open_mounted(map_path.as_path()).map_err(VolumeError::Path)? {
         Some(fd) => number(&fd).map_err(|errno| io("look at", &host.absolute(map_path), errno)),
         None => Ok(None),

@@ -10,6 +10,7 @@ mod atomic_writer;
 mod beneath;
 mod bind_again;
 pub mod block;
+mod disk;
 mod error;
 mod force;
 pub mod foreign;

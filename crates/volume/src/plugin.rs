@@ -358,6 +358,12 @@ pub trait Plugin: Send + Sync + std::fmt::Debug {
         Ok(())
     }
 
+    /// Whether MountDevice looks at what is mounted at the global path without a record, and takes it for its own where the disk
+    /// below it is the volume's.
+    fn adopts_devices(&self) -> bool {
+        false
+    }
+
     /// What [`Plugin::unmount_device`] would need and this program does not have: no device of this plugin is undone
     /// while that is so. As the end of a sentence.
     fn device_needs(&self) -> Option<&'static str> {
@@ -575,6 +581,16 @@ impl<'a> MountDevice<'a> {
         let provider_info = provider_info.or_else(|| before.and_then(|r| r.provider_info.clone()));
         self.announcer.announce(device, mount, provider_info)?;
         Ok(Announced { host: self.host, path: Some(self.path) })
+    }
+
+    /// Makes the record of a mount durable that is there already.
+    pub fn announce_found(
+        &self,
+        device: Option<String>,
+        mount: RecordedMount,
+        provider_info: Verbatim,
+    ) -> Result<(), VolumeError> {
+        self.announcer.announce(device, Some(mount), Some(provider_info))
     }
 
     /// As [`SetUp::announce_call`].

@@ -3,8 +3,10 @@
 mod by_helper;
 pub mod config_map;
 pub mod csi;
+mod device_bind;
 pub mod downward_api;
 pub mod empty_dir;
+pub mod fc;
 pub mod flex_volume;
 pub mod glusterfs;
 pub mod host_path;
@@ -34,6 +36,7 @@ pub(crate) fn all() -> Vec<Box<dyn Plugin>> {
         Box::new(csi::Csi),
         Box::new(downward_api::DownwardApi),
         Box::new(empty_dir::EmptyDir),
+        Box::new(fc::Fc),
         Box::new(glusterfs::GlusterFs),
         Box::new(host_path::HostPath),
         Box::new(local::Local),
@@ -85,6 +88,21 @@ pub(crate) fn wrong_host_path(path: &str) -> Option<String> {
         Some("holds a NUL byte".into())
     } else {
         None
+    }
+}
+
+/// Whether a spec's `fsType` can be the name of a file system: it becomes a part of a program's.
+pub(crate) fn check_fs_type(
+    spec: &crate::VolumeSpec,
+    field: &str,
+    fs_type: Option<&str>,
+) -> Result<(), crate::SpecError> {
+    let is_name = |text: &str| text.chars().all(|c| c.is_ascii_alphanumeric() || "._-".contains(c));
+    match fs_type {
+        Some(text) if !is_name(text) => {
+            Err(spec.wrong(field, format!("is {text:?}, which is no name of a file system")))
+        }
+        _ => Ok(()),
     }
 }
 

@@ -25,6 +25,7 @@ use refloat_record::DeviceNumber;
 
 use crate::VolumeError;
 
+pub(crate) use change::left_in_use;
 pub use change::{Scan, TakenOff};
 pub use hold::Hold;
 pub use ids::normal as normal_id;
@@ -195,10 +196,11 @@ impl Lun {
         self.maps.iter().find_map(Map::multipath_id).or_else(|| self.disks.iter().find_map(Disk::id))
     }
 
-    /// Name and number of what is to be used: the map if there is one, else the first path.
+    /// Name and number of what is to be used: the map if there is one, else the first path that the kernel sends requests to.
     pub fn device(&self) -> Option<(&str, DeviceNumber)> {
         let map = self.maps.first().map(|map| (map.name.as_str(), map.number));
-        map.or_else(|| self.disks.first().map(|disk| (disk.name.as_str(), disk.number)))
+        let disk = || self.disks.iter().find(|disk| disk.is_running()).or(self.disks.first());
+        map.or_else(|| disk().map(|disk| (disk.name.as_str(), disk.number)))
     }
 
     /// The names of paths and maps, for messages: `sdc, sdd, dm-0 (mpatha)`.

@@ -1,6 +1,7 @@
-//! MountDevice: record, global mount, and a look into the mount table whether it is true.
+//! MountDevice: record, global mount, and a look into the mount table whether it is true. A device that is to be presented as
+//! it is has no global mount: that it is there is confirmed in its record.
 
-use refloat_record::{DeviceMount, Record, Verbatim};
+use refloat_record::{DeviceMount, Record, Verbatim, VolumeMode};
 use refloat_volume::{DeviceOutcome, MountDevice, Presence, Problem, VolumeError};
 
 use super::announced::Announced;
@@ -32,7 +33,8 @@ pub(super) fn run(
         None => false,
     };
     let by_driver = plugin.capabilities().presence == Presence::Driver;
-    let confirmed = match before.filter(|r| by_driver && r.confirmed && same_boot) {
+    let by_word = by_driver || volume.key.mode == VolumeMode::Block;
+    let confirmed = match before.filter(|r| by_word && r.confirmed && same_boot) {
         Some(record) if record.mount.is_some() => mounted,
         Some(_) => executor.mount_at(path)?.is_none(),
         None => false,
@@ -84,7 +86,7 @@ pub(super) fn run(
         }
         Ok(DeviceOutcome::Mounted) => {
             let mut record = announced.record();
-            if by_driver {
+            if by_word {
                 let mount = executor.mount_at(path)?;
                 if !record.confirmed || record.mount != mount {
                     record.mount = mount;

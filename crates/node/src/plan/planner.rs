@@ -190,9 +190,9 @@ impl Planner<'_> {
                 return self.report(subject, key, "Wait", reason);
             }
             if device.is_none_or(|d| d.state != VolumeState::Mounted || d.record_state != RecordState::Ok) {
-                let unrecorded = device.filter(|d| {
-                    d.record_state != RecordState::Ok && !self.input.by_driver.contains(&volume.key.plugin)
-                });
+                let (by_driver, adopts) = (&self.input.by_driver, &self.input.adopts_devices);
+                let looks = by_driver.contains(&volume.key.plugin) || adopts.contains(&volume.key.plugin);
+                let unrecorded = device.filter(|d| d.record_state != RecordState::Ok && !looks);
                 if let Some(mount) = unrecorded.and_then(|d| d.mount.as_ref()) {
                     let reason = format!("its device is mounted ({}) and no record tells what it is", mount.source);
                     return self.report(subject, key, "HandsOff", reason);

@@ -182,7 +182,11 @@ fn with_record(context: &Context<'_>, record: &DeviceMount) -> ActualDevice {
     };
     let plugin = context.plugins.by_name(&record.plugin);
     match matched {
-        matched if plugin.is_some_and(|p| p.capabilities().presence == Presence::Driver) => {
+        // A device that is presented as it is has no mount, and is there if that was confirmed.
+        matched
+            if record.mode == VolumeMode::Block
+                || plugin.is_some_and(|p| p.capabilities().presence == Presence::Driver) =>
+        {
             let recorded = Recorded { confirmed: record.confirmed, mount: record.mount.is_some(), same_boot };
             let told = by_driver::tell(recorded, &matched, &stack);
             (device.state, device.conflict) = (told.state, told.conflict);
@@ -249,13 +253,15 @@ fn without_record(context: &Context<'_>, global: &GlobalPath<'_>, rel: RelPath) 
         let problem = if is_good { foreign_files::contradicts } else { foreign_files::vol_data_damaged };
         problems.push(problem(&who, why));
     }
+    let stays_a_block_device =
+        global.mode == VolumeMode::Block && !by_name.is_some_and(|plugin| plugin.capabilities().block);
     let conflict = if by_name.is_none() {
         Some(format!("{plugin} is not built in, and only it knows how its devices are undone"))
     } else if let Some(Err(why)) = rebuilt {
         Some(why)
     } else if unique_name.is_none() {
         Some("its unique volume name cannot be told".to_owned())
-    } else if global.mode == VolumeMode::Block && plugin.as_str() != layout::CSI {
+    } else if stays_a_block_device {
         let needs = needs.unwrap_or("it is a block volume's, which this version cannot undo without a record");
         Some(format!("the device at {} stays: {needs}", path.display()))
     } else {
@@ -290,7 +296,7 @@ fn without_record(context: &Context<'_>, global: &GlobalPath<'_>, rel: RelPath) 
             "It stays while anything uses it.",
         ));
     }
-    let stays = needs.is_some() || global.mode == VolumeMode::Block && plugin.as_str() != layout::CSI;
+    let stays = needs.is_some() || stays_a_block_device;
     if let (true, Some(why)) = (stays, &conflict) {
         problems.push(Problem::new(
             "DeviceNotUndone",
@@ -320,7 +326,7 @@ fn without_record(context: &Context<'_>, global: &GlobalPath<'_>, rel: RelPath) 
     let record = unique_name.clone().filter(|_| conflict.is_none() || by_program).map(|unique_name| DeviceMount {
         unique_name,
         plugin: plugin.clone(),
-        mode: if rel.as_path().starts_with(layout::CSI_BLOCK) { VolumeMode::Block } else { VolumeMode::Filesystem },
+        mode: global.mode,
         persistent_volume: None,
         volume: None,
         device: None,

@@ -15,6 +15,7 @@ mod changed;
 mod clean_devices;
 mod clean_states;
 mod devices;
+mod fc;
 mod glusterfs;
 mod hung;
 mod life;
@@ -36,6 +37,7 @@ fn main() -> ExitCode {
         clean_devices::TESTS,
         clean_states::TESTS,
         devices::TESTS,
+        fc::TESTS,
         glusterfs::TESTS,
         hung::TESTS,
         life::TESTS,
@@ -46,6 +48,6 @@ fn main() -> ExitCode {
         running::TESTS,
         state_folder::TESTS,
     ];
-    let tools = [refloat_test_support::MOUNT_NFS];
+    let tools = [refloat_test_support::MOUNT_NFS, refloat_test_support::scsi_sim::MULTIPATH];
     refloat_test_support::with_tools(&tools, || refloat_test_support::in_one_namespace(&tests))
 }

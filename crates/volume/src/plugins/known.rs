@@ -64,6 +64,9 @@ pub(crate) const NFS: Known = Known(&kinds::NFS);
 /// `GlusterFS`, without its SetUp.
 pub(crate) const GLUSTERFS: Known = Known(&kinds::GLUSTERFS);
 
+/// Fibre Channel, without what finds and undoes its disks.
+pub(crate) const FC: Known = Known(&kinds::FC);
+
 /// All of them but flexVolume, whose names are the drivers' own.
 pub(crate) fn all() -> impl Iterator<Item = Known> {
     KINDS.iter().map(Known)

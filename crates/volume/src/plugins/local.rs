@@ -19,26 +19,25 @@
 //! # Source
 //! `pkg/volume/local`, `mount-utils` `SafeFormatAndMount` of Kubernetes v1.36.
 
-mod blank;
 mod block;
-mod device;
-mod identity;
 #[cfg(test)]
 mod tests;
 
 use std::ffi::OsStr;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
 use k8s_openapi::api::core::v1::LocalVolumeSource;
-use refloat_mount::{BindOptions, Device, MountTable, NewMount};
+use refloat_mount::MountTable;
 use refloat_record::{PluginName, PodUid, RelPath, SpecName, VolumeMode};
 use rustix::fs::{FileType, Mode, OFlags};
 use rustix::io::Errno;
 use serde_json::{Map, Value};
 
+use super::device_bind;
 use super::{LOST_OF_PERSISTENT_VOLUME, node_root, rebuilt_persistent_volume};
-use crate::tear_down::{is_own, living_root, other_mount};
+use crate::disk::{self, Disk, Identity, Words};
+use crate::tear_down::{living_root, other_mount};
 use crate::{
     Capabilities, DeviceOutcome, FoundVolume, GlobalMount, MountDevice, Plugin, Presence, Problem, Rebuilt,
     RebuiltSpec, Reconstruction, SetUp, SpecError, SpecSource, TearDown, UnmountDevice, VolumeError, VolumeSpec,
@@ -65,11 +64,7 @@ fn checked(spec: &VolumeSpec) -> Result<&LocalVolumeSource, SpecError> {
     if let Some(why) = super::wrong_host_path(&local.path) {
         return Err(field("local.path", why));
     }
-    if let Some(fs_type) = &local.fs_type
-        && !fs_type.chars().all(|c| c.is_ascii_alphanumeric() || "._-".contains(c))
-    {
-        return Err(field("local.fsType", format!("is {fs_type:?}, which is no name of a file system")));
-    }
+    super::check_fs_type(spec, "local.fsType", local.fs_type.as_deref())?;
     Ok(local)
 }
 
@@ -139,7 +134,19 @@ impl Plugin for Local {
                 "it was a device when it was last mounted, and now it is a folder",
                 "the device may be missing: see whether the path should be a symlink to it",
             )),
-            FileType::BlockDevice => device::mount(&step, local, &fd).map(|()| DeviceOutcome::Mounted),
+            FileType::BlockDevice => {
+                let before = step.record.and_then(|record| record.provider_info.as_ref());
+                let disk = Disk {
+                    device: &fd,
+                    given: Path::new(&local.path),
+                    fs_type: local.fs_type.as_deref(),
+                    read_only: false,
+                    before: Identity::recorded(before, &local.path)?,
+                    words: Words::LOCAL,
+                    info: &Identity::to_verbatim,
+                };
+                disk::mount(&step, &disk).map(|()| DeviceOutcome::Mounted)
+            }
             _ => Err(neither(&local.path)),
         }
     }
@@ -149,43 +156,7 @@ impl Plugin for Local {
         if step.spec.mode == VolumeMode::Block {
             return block::set_up(&step, local);
         }
-        let options = BindOptions {
-            read_only: step.spec.read_only,
-            options: step.spec.mount_options.clone(),
-            ..BindOptions::default()
-        };
-        let path = step.path.ok_or_else(no_folder)?;
-        if step.mounted {
-            // The group was given before it was attached.
-            step.announce(None, None)?;
-            return crate::set_options_again(step.host, path, &options);
-        }
-        let table = step.host.mount_table().map_err(VolumeError::Table)?;
-        let absolute = step.host.absolute(path);
-        if let Some(found) = table.at(&absolute) {
-            return Err(VolumeError::Refused(other_mount(&absolute, found)));
-        }
-        super::refuse_hidden_data(step.host, path)?;
-        let (fd, shown) = bind_source(&step, local, &table)?;
-        let ignored = options.ignored();
-        // Those of a device went to its file system.
-        if step.device.is_none() && !ignored.is_empty() {
-            tracing::warn!(
-                code = "MountOptionIgnored",
-                "the PersistentVolume {} is a folder, and its mount options {ignored:?} are those of a file system: they \
-                 change nothing",
-                step.spec.spec_name
-            );
-        }
-        let mount = NewMount::bind(step.host.kernel, fd.as_fd(), &shown, &options).map_err(VolumeError::Mount)?;
-        let announced = step.announce(Some(&mount), None)?;
-        if let Some(group) = step.fs_group
-            && !options.is_read_only()
-        {
-            share(&step, &fd, &shown, group, &mount.announced().2, &table)?;
-        }
-        let dir = announced.make_volume_dir(0o750)?;
-        announced.attach(mount, &dir)
+        device_bind::set_up(&step, step.spec.read_only, || folder(local))
     }
 
     fn tear_down(&self, step: &TearDown<'_>) -> Result<(), VolumeError> {
@@ -204,8 +175,9 @@ impl Plugin for Local {
         let path = &step.record.device_mount_path;
         let table = step.host.mount_table().map_err(VolumeError::Table)?;
         let absolute = step.host.absolute(path);
-        if let Some(user) =
-            table.at(&absolute).and_then(|m| pod_mount(&table, m.device(), m.root(), step.host.root.path()))
+        if let Some(user) = table
+            .at(&absolute)
+            .and_then(|m| device_bind::pod_mount(&table, m.device(), m.root(), step.host.root.path()))
         {
             return Err(VolumeError::Refused(Problem::new(
                 "DeviceInUse",
@@ -262,79 +234,14 @@ fn rebuilt(name: &str, local: Map<String, Value>, mode: VolumeMode, lost: Vec<&'
     }
 }
 
-/// What is to be bound: the root of the device's mount, or the folder.
-fn bind_source(
-    step: &SetUp<'_>,
-    local: &LocalVolumeSource,
-    table: &MountTable,
-) -> Result<(OwnedFd, PathBuf), VolumeError> {
-    if let Some(device) = step.device {
-        let absolute = step.host.absolute(&device.device_mount_path);
-        let expected = step.host.announced_mount(device.mount.as_ref(), &device.boot_id);
-        match (table.at(&absolute), &expected) {
-            (Some(top), Some(expected)) if is_own(top, expected) => {}
-            (Some(top), _) => return Err(VolumeError::Refused(other_mount(&absolute, top))),
-            (None, _) => return Err(device_missing(&local.path)),
-        }
-        let dir = step.host.root.open_dir_in_mount(device.device_mount_path.as_path()).map_err(VolumeError::Path)?;
-        let dir = dir.ok_or_else(|| device_missing(&local.path))?;
-        let fd = dir.as_fd().try_clone_to_owned().map_err(|source| VolumeError::Io {
-            doing: "hold open",
-            path: absolute.clone(),
-            source,
-        })?;
-        return Ok((fd, absolute));
-    }
+/// The folder that is to be bound.
+fn folder(local: &LocalVolumeSource) -> Result<(OwnedFd, PathBuf), VolumeError> {
     let (fd, kind) = open(&local.path)?;
     match kind {
         FileType::Directory => Ok((fd, PathBuf::from(&local.path))),
-        FileType::BlockDevice => Err(device_missing(&local.path)),
+        FileType::BlockDevice => Err(device_bind::not_mounted(&format!("the local volume at {}", local.path))),
         _ => Err(neither(&local.path)),
     }
-}
-
-/// Gives the volume to the pod's group, unless another pod has it mounted already: then its group stays.
-///
-/// # Source
-/// `SetUpAt` of `pkg/volume/local`: the owner is written only once, on the first mount.
-fn share(
-    step: &SetUp<'_>,
-    fd: &OwnedFd,
-    shown: &Path,
-    group: refloat_record::FsGroup,
-    root: &str,
-    table: &MountTable,
-) -> Result<(), VolumeError> {
-    let io = |doing| move |source: Errno| VolumeError::Io { doing, path: shown.to_path_buf(), source: source.into() };
-    let stat = rustix::fs::fstat(fd).map_err(io("look at"))?;
-    let device = Device { major: rustix::fs::major(stat.st_dev), minor: rustix::fs::minor(stat.st_dev) };
-    if let Some(other) = pod_mount(table, device, Path::new(root), step.host.root.path()) {
-        if stat.st_gid != group.gid {
-            tracing::warn!(
-                code = "AlreadyMountedVolume",
-                "the requested fsGroup is {}, but the volume {} has the group {} and is in use at {}; it may not be shareable",
-                group.gid,
-                step.spec.spec_name,
-                stat.st_gid,
-                other.display()
-            );
-        }
-        return Ok(());
-    }
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let dir = rustix::fs::openat(fd, ".", flags, Mode::empty()).map_err(io("open"))?;
-    crate::apply_fs_group(dir.as_fd(), shown, group, false)
-}
-
-/// Where a pod's volume folder below this node root shows this root of this file system, if any does.
-fn pod_mount(table: &MountTable, device: Device, root: &Path, node_root: &Path) -> Option<PathBuf> {
-    let pods = node_root.join(crate::layout::PODS);
-    table
-        .same_root(device, root)
-        .into_iter()
-        .map(refloat_mount::Mount::point)
-        .find(|p| p.starts_with(&pods))
-        .map(Path::to_path_buf)
 }
 
 /// Opens a path of the host by name only, symlinks followed, and tells what it is.
@@ -366,15 +273,6 @@ fn neither(path: &str) -> VolumeError {
         path,
         "it is neither a folder nor a block device",
         "correct spec.local.path of the PersistentVolume",
-    )
-}
-
-fn device_missing(path: &str) -> VolumeError {
-    refused(
-        "DeviceNotMounted",
-        path,
-        "its device is not mounted yet",
-        "MountDevice comes first; see what it says of this volume",
     )
 }
 

@@ -12,6 +12,7 @@ use refloat_volume::{DeviceOutcome, Payload, PayloadFile, Plugins, SpecError};
 use serde_json::json;
 
 use crate::node::{Crash, Life, Node, gid, kernels, mount_tmpfs};
+use crate::scsi::Array;
 
 refloat_test_support::tests![every_plugin_survives_a_crash_at_each_step, every_plugin_can_be_torn_down_after_a_crash];
 
@@ -50,15 +51,18 @@ impl Drop for Loop {
     }
 }
 
+/// What lives need as long as they last.
+type Needs = Vec<Box<dyn std::any::Any>>;
+
 /// Lives of a plugin's volumes, each with a name, and what they need.
-fn samples<'n>(node: &'n Node, plugin: &str) -> (Vec<(&'static str, Life<'n>)>, Vec<Loop>) {
+fn samples<'n>(node: &'n Node, plugin: &str) -> (Vec<(&'static str, Life<'n>)>, Needs) {
     let content = |mut life: Life<'n>| {
         let file = PayloadFile { data: b"value".to_vec(), mode: 0o644 };
         life.content = Some(Payload { files: BTreeMap::from([("key".to_owned(), file)]), ..Payload::default() });
         life
     };
     let inline = |volume| Life::inline(node, "u1", &volume);
-    let mut loops = vec![];
+    let mut needs: Needs = vec![];
     let lives = match plugin {
         "kubernetes.io/empty-dir" => vec![
             ("disk", inline(json!({ "name": "v", "emptyDir": {} }))),
@@ -77,7 +81,7 @@ fn samples<'n>(node: &'n Node, plugin: &str) -> (Vec<(&'static str, Life<'n>)>, 
             match Loop::for_file_system(node, "image", 16 << 20) {
                 Ok(device) => {
                     lives.push(("device", Life::claim(node, "u1", &pv(device.0.clone()))));
-                    loops.push(device);
+                    needs.push(Box::new(device));
                 }
                 Err(Skip(why)) => {
                     static SAID: Once = Once::new();
@@ -98,6 +102,24 @@ fn samples<'n>(node: &'n Node, plugin: &str) -> (Vec<(&'static str, Life<'n>)>, 
             mount_tmpfs(&format!("files.example:{}", export.display()), &export);
             vec![("", inline(json!({ "name": "v", "nfs": { "server": "files.example", "path": export } })))]
         }
+        "kubernetes.io/fc" => match Array::new(node, &["500a01", "500a02"], true) {
+            Ok(array) => {
+                needs.push(Box::new(array));
+                let fc = |mode: &str| {
+                    json!({ "apiVersion": "v1", "kind": "PersistentVolume", "metadata": { "name": "pv" },
+                        "spec": { "fc": { "targetWWNs": ["500a01", "500a02"], "lun": 0 }, "volumeMode": mode } })
+                };
+                vec![
+                    ("disk", Life::claim(node, "u1", &fc("Filesystem"))),
+                    ("block", Life::claim(node, "u1", &fc("Block"))),
+                ]
+            }
+            Err(Skip(why)) => {
+                static SAID: Once = Once::new();
+                SAID.call_once(|| eprintln!("skipped: the lives of Fibre Channel volumes: {why}"));
+                vec![]
+            }
+        },
         // A driver makes it, or a cluster: `crates/node/tests/csi` and `live/glusterfs.rs` have their lives, with real ones.
         "kubernetes.io/csi" | "kubernetes.io/glusterfs" => vec![],
         // Those that refuse any volume: `crates/refloat/tests/cli/foreign.rs` has what is undone of them.
@@ -110,7 +132,7 @@ fn samples<'n>(node: &'n Node, plugin: &str) -> (Vec<(&'static str, Life<'n>)>, 
             vec![]
         }
     };
-    (lives, loops)
+    (lives, needs)
 }
 
 /// SetUp with MountDevice before it. The crash counts the announcements of both.
@@ -153,7 +175,7 @@ fn for_each_crash(body: fn(&str, &Node, &mut Life<'_>, Crash)) {
                     }
                     for crash in [Crash::Before(point), Crash::After(point)] {
                         let node = Node::new(kernel);
-                        let (mut lives, loops) = samples(&node, plugin.as_str());
+                        let (mut lives, needs) = samples(&node, plugin.as_str());
                         let mut life = lives.swap_remove(index).1;
                         life.fs_group = Some(FsGroup { gid: gid(), policy: FsGroupChangePolicy::OnRootMismatch });
                         let shown = format!("{plugin} {name} on {kernel_name} calls, {crash:?}");
@@ -170,7 +192,7 @@ fn for_each_crash(body: fn(&str, &Node, &mut Life<'_>, Crash)) {
                         }
                         drop(lives);
                         drop(life);
-                        drop(loops);
+                        drop(needs);
                     }
                 }
             }

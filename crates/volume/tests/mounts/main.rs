@@ -13,6 +13,7 @@ mod life;
 mod local;
 mod node;
 mod payload;
+mod scsi;
 mod sub_path;
 mod tear_down;
 
@@ -26,9 +27,10 @@ fn main() -> ExitCode {
         life::TESTS,
         local::TESTS,
         payload::TESTS,
+        scsi::TESTS,
         sub_path::TESTS,
         tear_down::TESTS,
     ];
-    let tools = [refloat_test_support::MOUNT_NFS];
+    let tools = [refloat_test_support::MOUNT_NFS, refloat_test_support::scsi_sim::MULTIPATH];
     refloat_test_support::with_tools(&tools, || refloat_test_support::in_one_namespace(&tests))
 }

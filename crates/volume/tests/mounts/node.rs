@@ -8,9 +8,10 @@ use std::time::Duration;
 
 use refloat_mount::{Kernel, KernelFeatures, MountTable, NodeRoot, TableReader};
 use refloat_record::{
-    BootId, ClaimRef, DeviceMount, FsGroup, FsGroupChangePolicy, OuterSpecName, PluginName, PodRef, PodUid, PodVolume,
+    BootId, ClaimRef, DeviceMount, FsGroup, FsGroupChangePolicy, OuterSpecName, PodRef, PodUid, PodVolume,
     RecordedBlock, RecordedMount, SpecName, UniqueVolumeName, Verbatim, VolumeMode, WriteError,
 };
+use refloat_volume::scsi::Sys;
 use refloat_volume::{
     Announcer, DeviceAnnouncer, DeviceOutcome, Host, MountDevice, Object, Payload, Plugin, Plugins, PodResources,
     SetUp, SpecSource, TearDown, UnmountDevice, VolumeError, VolumeSpec,
@@ -43,9 +44,14 @@ impl Node {
             table: Mutex::new(TableReader::new(kernel)),
             drivers: refloat_csi::Drivers::none(),
             flex_drivers: refloat_volume::plugins::flex_volume::FlexDrivers::new(dir.path().join("flex")),
-            sys: refloat_volume::scsi::Sys::default(),
+            sys: Sys::new(dir.path().join("scsi/sys"), dir.path().join("scsi/dev")),
         };
         Self { dir, host, plugins: Plugins::builtin() }
+    }
+
+    /// Where its disks are, for `refloat_test_support::ScsiSim`.
+    pub fn scsi(&self) -> PathBuf {
+        self.dir.path().join("scsi")
     }
 
     pub fn table(&self) -> std::sync::Arc<MountTable> {
@@ -370,8 +376,8 @@ impl<'n> Life<'n> {
         if let Some((device, mount, provider_info)) = kept.last {
             self.device = Some(DeviceMount {
                 unique_name: UniqueVolumeName::new("unique").unwrap(),
-                plugin: PluginName::new("kubernetes.io/local-volume").unwrap(),
-                mode: VolumeMode::Filesystem,
+                plugin: self.spec.plugin.clone(),
+                mode: self.spec.mode,
                 persistent_volume: None,
                 volume: None,
                 device,

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 use std::collections::hash_map::Entry;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::Path;
 
 use refloat_record::{PodUid, PodVolume, Record, RelPath, VolumeMode};
@@ -126,12 +126,16 @@ fn map_paths<'e>(context: &Context<'e>, all: &mut AllFound<'e>) {
     let plugins = root.join(layout::PLUGINS);
     let mounts = context.mounts.table.under(&plugins).filter_map(|mount| mount.point().strip_prefix(root).ok());
     let mut unnamed: BTreeMap<(&'e str, String), Vec<&'e Path>> = BTreeMap::new();
+    let recorded = all.volumes.iter().filter_map(|found| found.record?.block.as_ref());
+    let recorded: HashSet<&Path> = recorded.map(|block| block.map_path.as_path()).collect();
     for path in files.chain(mounts) {
         if let Some(place) = MapPlace::of(path) {
             if let Some(found) = all.at(place.pod, place.plugin, place.name, VolumeMode::Block) {
                 found.map = Some(path);
             }
-        } else if let Some((global, pod)) = path.to_str().and_then(layout::map_file) {
+        } else if let Some((global, pod)) =
+            path.to_str().and_then(layout::map_file).filter(|_| !recorded.contains(path))
+        {
             unnamed.entry((pod, global.plugin.escaped())).or_default().push(path);
         }
     }

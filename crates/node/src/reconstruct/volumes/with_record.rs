@@ -140,10 +140,15 @@ fn misplaced(found: &Found<'_>, record: &PodVolume) -> Option<String> {
         return Some(format!("its record has the global mount path {path}, which is not below {}", layout::PLUGINS));
     }
     if let Some(block) = &record.block {
-        let own = MapPlace::of(block.map_path.as_path()).filter(|place| {
-            place.pod == record.pod.uid.as_str() && place.plugin == found.plugin && place.name == found.name
-        });
-        if own.is_none() || record.mode != VolumeMode::Block {
+        let own = match MapPlace::of(block.map_path.as_path()) {
+            Some(place) => {
+                place.pod == record.pod.uid.as_str() && place.plugin == found.plugin && place.name == found.name
+            }
+            // Called after the device.
+            None => layout::map_file(block.map_path.as_str())
+                .is_some_and(|(path, pod)| pod == record.pod.uid.as_str() && path.plugin == record.plugin),
+        };
+        if !own || record.mode != VolumeMode::Block {
             let path = &block.map_path;
             return Some(format!("its record has the device bound at {path}, which is not this volume's place"));
         }

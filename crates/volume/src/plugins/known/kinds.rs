@@ -138,6 +138,25 @@ pub(super) static GLUSTERFS: Kind = Kind {
     ..MOUNT
 };
 
+/// The same of a Fibre Channel volume.
+pub(super) static FC: Kind = Kind {
+    name: "kubernetes.io/fc",
+    source: "fc",
+    fields: fields!("fc": "targetWWNs" "lun" "wwids" "fsType" "readOnly"),
+    supports: has!(fc),
+    tell: |seen| match seen.global.and_then(names::fc) {
+        Some(names::Fc::Targets { wwns, lun }) => {
+            told([("targetWWNs", wwns.into()), ("lun", lun.into()), ("wwids", Value::Null)])
+        }
+        Some(names::Fc::Wwids(wwids)) => {
+            told([("wwids", wwids.into()), ("targetWWNs", Value::Null), ("lun", Value::Null)])
+        }
+        None => Told::new(),
+    },
+    device_name: |rest| names::fc(rest).map(|volume| volume.volume_name()),
+    ..DISK
+};
+
 pub(super) const KINDS: &[Kind] = &[
     Kind {
         name: "kubernetes.io/iscsi",
@@ -161,24 +180,6 @@ pub(super) const KINDS: &[Kind] = &[
             let volume = names::iscsi(rest)?;
             Some(format!("{}:{}:{}", volume.portal, volume.iqn, volume.lun))
         },
-        ..DISK
-    },
-    Kind {
-        name: "kubernetes.io/fc",
-        source: "fc",
-        fields: fields!("fc": "targetWWNs" "lun" "wwids" "fsType" "readOnly"),
-        supports: has!(fc),
-        device_needs: Some("its paths have to be flushed and removed, which this version cannot do yet"),
-        tell: |seen| match seen.global.and_then(names::fc) {
-            Some(names::Fc::Targets { wwns, lun }) => {
-                told([("targetWWNs", wwns.into()), ("lun", lun.into()), ("wwids", Value::Null)])
-            }
-            Some(names::Fc::Wwids(wwids)) => {
-                told([("wwids", wwids.into()), ("targetWWNs", Value::Null), ("lun", Value::Null)])
-            }
-            None => Told::new(),
-        },
-        device_name: |rest| names::fc(rest).map(|volume| volume.volume_name()),
         ..DISK
     },
     Kind {

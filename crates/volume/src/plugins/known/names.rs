@@ -73,7 +73,7 @@ pub(crate) enum Fc {
 /// `<wwn>-<wwn>-lun-<lun>` or `<wwid>-<wwid>`.
 ///
 /// World wide names are hexadecimal. An identifier may be anything: one that is not hexadecimal and holds a dash cannot
-/// be told from two, nor one with an underscore from one with a blank.
+/// be told from two. One that was written with blanks has underscores here, as the disk itself has: both mean it.
 ///
 /// # Source
 /// `makePDNameInternal` of `pkg/volume/fc`.
@@ -91,7 +91,7 @@ pub(crate) fn fc(name: &str) -> Option<Fc> {
 }
 
 fn is_one_wwid(name: &str) -> bool {
-    !name.contains('_') && name.bytes().any(|b| b.is_ascii_alphanumeric())
+    name.bytes().any(|b| b.is_ascii_alphanumeric())
 }
 
 impl Fc {

@@ -52,8 +52,9 @@ fn fibre_channel_names_are_taken_apart_or_not_at_all() {
     assert_eq!(fc(one).unwrap().volume_name(), format!("[{one}]"));
     assert_eq!(fc(&format!("{one}-{one}")), wwids(&[one, one]));
     assert_eq!(fc("t10.vendor"), wwids(&["t10.vendor"]));
-    // A dash in an identifier, an underscore that may have been a blank, the kubelet's invention for "not found".
-    for name in ["scsi-3600508b4", "t10.a_b", ".", "", "a--lun-0", "-lun-0"] {
+    assert_eq!(fc("1VENDOR_serial_7"), wwids(&["1VENDOR_serial_7"]));
+    // A dash in an identifier, the kubelet's invention for "not found".
+    for name in ["scsi-3600508b4", ".", "", "a--lun-0", "-lun-0"] {
         assert_eq!(fc(name), None, "{name}");
     }
 }

@@ -3,12 +3,13 @@
 use refloat_record::Verbatim;
 use serde::{Deserialize, Serialize};
 
-use crate::Problem;
+use super::Words;
+use crate::{Problem, VolumeError};
 
 /// What the record keeps of a device: enough to know it again after its name has changed.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct Identity {
+pub(crate) struct Identity {
     /// The device node.
     pub device: String,
     /// The UUID of its file system.
@@ -29,7 +30,7 @@ pub(super) struct Identity {
 /// `diskseq` of `/sys/dev/block/<major>:<minor>/` (Linux 5.15): never used again within one boot.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct DiskNumber {
+pub(crate) struct DiskNumber {
     /// Device number, `major:minor`.
     pub number: String,
     /// Sequence number of the disk.
@@ -37,7 +38,18 @@ pub(super) struct DiskNumber {
 }
 
 impl Identity {
-    pub(super) fn to_verbatim(&self) -> Verbatim {
+    /// What a record says of a volume's device, if anything, from the whole `providerInfo` or a part of it.
+    pub(crate) fn recorded(info: Option<&Verbatim>, shown: &str) -> Result<Option<Self>, VolumeError> {
+        info.map(Verbatim::parse).transpose().map_err(|error| {
+            VolumeError::Refused(Problem::new(
+                "OtherDevice",
+                format!("what the record says of {shown} cannot be read: {error}"),
+                "the record was changed by hand; correct it, see `refloat record show`",
+            ))
+        })
+    }
+
+    pub(crate) fn to_verbatim(&self) -> Verbatim {
         Verbatim::from_value(&serde_json::to_value(self).expect("text fields only"))
     }
 }
@@ -122,6 +134,8 @@ pub(super) struct Question<'a> {
     pub before: Option<&'a Identity>,
     /// Which disk this is, if the record is of this boot.
     pub disk: Option<&'a DiskNumber>,
+    /// What a message calls the volume's fields.
+    pub words: Words,
 }
 
 /// Signatures that are no file systems, and cannot be mounted.
@@ -129,7 +143,7 @@ const NO_FILE_SYSTEM: [&str; 6] = ["swap", "crypto_LUKS", "BitLocker", "drbd", "
 
 /// Decides what to do with a device. Whatever is not surely right is refused; nothing that may be data is formatted.
 pub(super) fn decide(question: Question<'_>) -> Result<Action, Problem> {
-    let Question { device, found, wanted, read_only, before, disk } = question;
+    let Question { device, found, wanted, read_only, before, disk, words } = question;
     let recorded = before.and_then(|b| b.fs_uuid.as_deref());
     let other = |now: String| {
         Problem::new(
@@ -138,8 +152,7 @@ pub(super) fn decide(question: Question<'_>) -> Result<Action, Problem> {
                 "{device} is not the device of this volume: the record knows the file system {}, and now {now}",
                 recorded.unwrap_or("without a UUID")
             ),
-            "device names change between boots; give the PersistentVolume a path below /dev/disk/by-id, or look where the \
-             recorded file system is now: blkid -U UUID",
+            format!("{}, or look where the recorded file system is now: blkid -U UUID", words.other_device),
         )
     };
     match found {
@@ -148,7 +161,7 @@ pub(super) fn decide(question: Question<'_>) -> Result<Action, Problem> {
                 return Err(Problem::new(
                     "NoFileSystem",
                     format!("{device} holds {kind}, which is no file system; it was not touched"),
-                    "correct spec.local.path; if its content is not needed, remove it with wipefs",
+                    format!("{}; if its content is not needed, remove it with wipefs", words.no_file_system),
                 ));
             }
             if recorded.is_some() && recorded != uuid.as_deref() {
@@ -160,7 +173,7 @@ pub(super) fn decide(question: Question<'_>) -> Result<Action, Problem> {
                 return Err(Problem::new(
                     "OtherFileSystem",
                     format!("{device} has the file system {kind}, and the volume asks for {wanted}"),
-                    "correct spec.local.fsType, or use another device",
+                    format!("correct {}, or use another device", words.fs_type),
                 ));
             }
             Ok(Action::Use { fs_type: kind.clone() })
@@ -168,7 +181,7 @@ pub(super) fn decide(question: Question<'_>) -> Result<Action, Problem> {
         Found::Partitions(table) => Err(Problem::new(
             "NoFileSystem",
             format!("{device} has a partition table ({table}); it was not touched"),
-            "use one of its partitions as spec.local.path",
+            words.partitions,
         )),
         Found::Ambivalent => Err(Problem::new(
             "NoFileSystem",

@@ -15,14 +15,15 @@ use std::path::Path;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
+use super::Words;
 use crate::{Problem, VolumeError};
 
 /// How much must be zero at either end. Bytes.
 const END: u64 = 1 << 20;
 
 /// Refuses a device that is not truly blank. `sys` is its folder in sysfs.
-pub(super) fn check(device: &Path, sys: &Path) -> Result<(), VolumeError> {
-    writable(device, sys)?;
+pub(super) fn check(device: &Path, sys: &Path, words: Words) -> Result<(), VolumeError> {
+    writable(device, sys, words)?;
     let exclusive = open_exclusively(device)?;
     let io = |source| VolumeError::Io { doing: "read", path: device.to_path_buf(), source };
     match first_data(&mut File::from(exclusive)).map_err(io)? {
@@ -36,23 +37,15 @@ pub(super) fn check(device: &Path, sys: &Path) -> Result<(), VolumeError> {
 }
 
 /// What also a device must be whose formatting is begun anew: not read-only, without partitions and holders.
-pub(super) fn writable(device: &Path, sys: &Path) -> Result<(), VolumeError> {
+pub(super) fn writable(device: &Path, sys: &Path, words: Words) -> Result<(), VolumeError> {
     if std::fs::read_to_string(sys.join("ro")).is_ok_and(|ro| ro.trim() == "1") {
         return Err(not_blank(device, "it is read-only", "a read-only device is never formatted"));
     }
     if first_entry(&sys.join("holders"), |_| true)?.is_some() {
-        return Err(not_blank(
-            device,
-            "another device is built on it",
-            "see lsblk; use the device that is built on it as spec.local.path",
-        ));
+        return Err(not_blank(device, "another device is built on it", &format!("see lsblk; {}", words.built_on)));
     }
     if let Some(name) = first_entry(sys, |entry| entry.join("partition").symlink_metadata().is_ok())? {
-        return Err(not_blank(
-            device,
-            &format!("it has partitions ({name})"),
-            "use one of its partitions as spec.local.path",
-        ));
+        return Err(not_blank(device, &format!("it has partitions ({name})"), words.partitions));
     }
     Ok(())
 }
@@ -134,11 +127,11 @@ mod tests {
     fn partitions_holders_and_read_only_are_refused() {
         let sys = tempfile::tempdir().unwrap();
         let device = Path::new("/dev/null");
-        assert!(writable(device, sys.path()).is_ok());
+        assert!(writable(device, sys.path(), Words::LOCAL).is_ok());
         std::fs::create_dir(sys.path().join("holders")).unwrap();
         std::fs::write(sys.path().join("ro"), "0\n").unwrap();
-        assert!(writable(device, sys.path()).is_ok());
-        let refused = |what: &str| match writable(device, sys.path()) {
+        assert!(writable(device, sys.path(), Words::LOCAL).is_ok());
+        let refused = |what: &str| match writable(device, sys.path(), Words::LOCAL) {
             Err(VolumeError::Refused(problem)) => assert!(problem.message.contains(what), "{}", problem.message),
             other => panic!("{other:?}"),
         };

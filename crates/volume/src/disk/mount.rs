@@ -1,50 +1,61 @@
-//! MountDevice of a local volume that is a block device.
+//! MountDevice of a volume that is a block device with a file system.
 
 use std::ffi::OsStr;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::LocalVolumeSource;
 use refloat_mount::{BindOptions, Device, MountTable, NewMount};
+use refloat_record::Verbatim;
 use rustix::fs::{Mode, OFlags};
 
 use crate::{Host, MountDevice, Problem, ToolError, VolumeError, run_tool};
 
-use super::blank;
 use super::identity::{Action, DiskNumber, Found, Identity, Question, decide, parse_blkid};
+use super::{Words, blank};
 
 /// How much longer than other tools mkfs and fsck may take: both read or write a part of the device that grows with
 /// its size, and killing them helps nobody.
 const SLOW: u32 = 10;
 
+/// The block device that a volume's file system is on, or is to be on.
+pub(crate) struct Disk<'a> {
+    /// The device, opened by name only.
+    pub(crate) device: &'a OwnedFd,
+    /// The path that it was opened by, for messages.
+    pub(crate) given: &'a Path,
+    /// The file system that the volume asks for; none or empty if it takes what is there.
+    pub(crate) fs_type: Option<&'a str>,
+    /// Whether the device itself must not be written to: it is mounted read-only then, whoever uses it. What only the pod
+    /// may not write to is bound read-only by SetUp.
+    pub(crate) read_only: bool,
+    /// What the record says of the device, see [`Identity::recorded`].
+    pub(crate) before: Option<Identity>,
+    /// What a message calls the volume's fields.
+    pub(crate) words: Words,
+    /// What the record is to have as `providerInfo`: whatever the plugin needs, and this in it.
+    pub(crate) info: &'a dyn Fn(&Identity) -> Verbatim,
+}
+
 /// Mounts the device at the volume's global path, after checking what is on it, with a file system made first if it
-/// is truly blank.
-pub(super) fn mount(step: &MountDevice<'_>, local: &LocalVolumeSource, fd: &OwnedFd) -> Result<(), VolumeError> {
+/// is truly blank. Announces the identity before each thing that can be seen.
+///
+/// The caller has looked whether the path is free.
+pub(crate) fn mount(step: &MountDevice<'_>, disk: &Disk<'_>) -> Result<(), VolumeError> {
     let host = step.host;
-    let device = BlockDevice::of(fd, Path::new(&local.path))?;
+    let device = BlockDevice::of(disk.device, disk.given)?;
     let table = host.mount_table().map_err(VolumeError::Table)?;
-    let before: Option<Identity> = match step.record.and_then(|r| r.provider_info.as_ref()) {
-        None => None,
-        Some(info) => Some(info.parse().map_err(|error| {
-            VolumeError::Refused(Problem::new(
-                "OtherDevice",
-                format!("what the record says of {} cannot be read: {error}", device.shown()),
-                "the record was changed by hand; correct it, see `refloat record show`",
-            ))
-        })?),
-    };
-    let disk = step.record.is_some_and(|r| r.boot_id == host.boot_id).then(|| device.disk_number()).flatten();
+    let number = step.record.is_some_and(|r| r.boot_id == host.boot_id).then(|| device.disk_number()).flatten();
     let option_ro = BindOptions { options: step.spec.mount_options.clone(), ..BindOptions::default() }.is_read_only();
-    let wanted = local.fs_type.as_deref().filter(|t| !t.is_empty());
     let mut found = identify(host, &device)?;
     let action = decide(Question {
         device: &device.shown(),
         found: &found,
-        wanted,
-        read_only: step.spec.read_only || option_ro,
-        before: before.as_ref(),
-        disk: disk.as_ref(),
+        wanted: disk.fs_type.filter(|t| !t.is_empty()),
+        read_only: step.spec.read_only || disk.read_only || option_ro,
+        before: disk.before.as_ref(),
+        disk: number.as_ref(),
+        words: disk.words,
     })
     .map_err(VolumeError::Refused)?;
 
@@ -52,7 +63,7 @@ pub(super) fn mount(step: &MountDevice<'_>, local: &LocalVolumeSource, fd: &Owne
     let fs_type = match action {
         Action::Use { fs_type } => fs_type,
         Action::Format { fs_type, again } => {
-            format(step, &device, &fs_type, again)?;
+            format(step, disk, &device, &fs_type, again)?;
             found = identify(host, &device)?;
             fresh = true;
             fs_type
@@ -65,9 +76,9 @@ pub(super) fn mount(step: &MountDevice<'_>, local: &LocalVolumeSource, fd: &Owne
         return Err(changed(&device, &format!("it was to have {fs_type} and has {kind}")));
     }
     let identity = Identity { device: device.shown(), fs_uuid: uuid.clone(), fs_type, formatting: None };
-    step.announce(Some(device.shown()), None, Some(identity.to_verbatim()))?;
+    step.announce(Some(device.shown()), None, Some((disk.info)(&identity)))?;
 
-    let read_only = option_ro || device.read_only();
+    let read_only = option_ro || disk.read_only || device.read_only();
     if !read_only && !step.spec.read_only && !fresh && !is_mounted(&table, &device) {
         check_and_repair(host, &device, &identity.fs_type)?;
     }
@@ -78,7 +89,7 @@ pub(super) fn mount(step: &MountDevice<'_>, local: &LocalVolumeSource, fd: &Owne
     device.unchanged()?;
     let mount =
         NewMount::file_system(host.kernel, &identity.fs_type, &device.shown(), &options).map_err(VolumeError::Mount)?;
-    let announced = step.announce(Some(device.shown()), Some(&mount), Some(identity.to_verbatim()))?;
+    let announced = step.announce(Some(device.shown()), Some(&mount), Some((disk.info)(&identity)))?;
     let dir = announced.make_volume_dir(0o750)?;
     announced.attach(mount, &dir)
 }
@@ -213,11 +224,17 @@ const IN_USE_PAUSE: std::time::Duration = std::time::Duration::from_millis(20);
 ///
 /// # Source
 /// `formatAndMountSensitive` of `mount-utils`: `-F -m0` for ext3 and ext4, `-f` for xfs.
-fn format(step: &MountDevice<'_>, device: &BlockDevice, fs_type: &str, again: bool) -> Result<(), VolumeError> {
+fn format(
+    step: &MountDevice<'_>,
+    disk: &Disk<'_>,
+    device: &BlockDevice,
+    fs_type: &str,
+    again: bool,
+) -> Result<(), VolumeError> {
     if again {
-        blank::writable(&device.path, &device.sys())?;
+        blank::writable(&device.path, &device.sys(), disk.words)?;
     } else {
-        blank::check(&device.path, &device.sys())?;
+        blank::check(&device.path, &device.sys(), disk.words)?;
     }
     let identity = Identity {
         device: device.shown(),
@@ -225,7 +242,7 @@ fn format(step: &MountDevice<'_>, device: &BlockDevice, fs_type: &str, again: bo
         fs_type: fs_type.to_owned(),
         formatting: device.disk_number(),
     };
-    step.announce(Some(device.shown()), None, Some(identity.to_verbatim()))?;
+    step.announce(Some(device.shown()), None, Some((disk.info)(&identity)))?;
     device.unchanged()?;
     let program = format!("mkfs.{fs_type}");
     let flags: &[&str] = match fs_type {

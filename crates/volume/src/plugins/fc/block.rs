@@ -1,0 +1,56 @@
+//! A disk as a raw block device.
+
+use super::{Info, Wanted, find, undo, wanted_by_path};
+use crate::block::{BlockDevice, map, unmap};
+use crate::{MountDevice, Problem, SetUp, TearDown, VolumeError};
+use refloat_record::RelPath;
+
+/// MountDevice: the disk is found, and the record says which it is. Nothing is mounted.
+pub(super) fn find(step: &MountDevice<'_>, wanted: &Wanted) -> Result<(), VolumeError> {
+    let before = Info::recorded(step.record.and_then(|record| record.provider_info.as_ref()));
+    let (_, lun, _hold) = find::announced(step, wanted, &before)?;
+    find::open(step.host, &lun).map(drop)
+}
+
+pub(super) fn set_up(step: &SetUp<'_>, wanted: &Wanted) -> Result<(), VolumeError> {
+    let Some(device) = step.device else {
+        return Err(VolumeError::Refused(Problem::new(
+            "DeviceNotMounted",
+            format!("{} was not looked for yet", wanted.shown()),
+            "MountDevice comes first; see what it says of this volume",
+        )));
+    };
+    let map_path = device.device_mount_path.join(step.pod.uid.as_str()).map_err(|_| super::known::no_folder())?;
+    let before = Info::recorded(device.provider_info.as_ref());
+    // Its device has a record.
+    let (lun, _hold) = find::find(step.host, wanted, before.id.as_deref(), || Ok(()))?;
+    let (fd, node) = find::open(step.host, &lun)?;
+    let device = BlockDevice::of(fd, &node)?.ok_or_else(|| {
+        VolumeError::Refused(Problem::new(
+            "DeviceNodeMissing",
+            format!("{} is no block device", node.display()),
+            "Look whether /dev of this program is the node's. It is tried again.",
+        ))
+    })?;
+    map(step, &map_path, &device, Some(Info::of(wanted, &lun).verbatim()))
+}
+
+/// Without a record of the volume there may be none of its device either, and nothing would know of the disk when the last of
+/// its folders is gone: then it leaves the node with the last pod.
+pub(super) fn tear_down(step: &TearDown<'_>) -> Result<(), VolumeError> {
+    let folder = step.record.block.as_ref().and_then(|block| folder_of(&block.map_path));
+    let agreed = match (&folder, step.record.block.as_ref().filter(|_| !step.trusted)) {
+        (Some(folder), Some(block)) => undo::bound_at(step.host, &block.map_path, wanted_by_path(folder).as_ref())?,
+        _ => None,
+    };
+    unmap(step, None)?;
+    let (Some(folder), Some(id)) = (folder, agreed) else { return Ok(()) };
+    match step.host.root.list(folder.as_path()).map_err(VolumeError::Path)? {
+        Some(_) => Ok(()),
+        None => undo::take_off(step.host, &undo::What::Id(id)),
+    }
+}
+
+fn folder_of(map_path: &RelPath) -> Option<RelPath> {
+    RelPath::new(map_path.as_path().parent()?.to_str()?).ok()
+}
