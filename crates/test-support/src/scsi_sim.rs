@@ -270,7 +270,7 @@ impl ScsiSim {
     /// There is no such unit.
     pub fn set_wwid(&self, unit: &str, wwid: &str) {
         let mut state = self.state();
-        state.units.get_mut(unit).expect("a unit").wwid = wwid.to_owned();
+        wwid.clone_into(&mut state.units.get_mut(unit).expect("a unit").wwid);
         for path in state.disks.values().filter(|path| path.unit == unit) {
             std::fs::write(self.shared.root.join(&path.folder).join("wwid"), format!("{wwid}\n")).expect("wwid");
         }
@@ -282,7 +282,7 @@ impl ScsiSim {
     /// There is no such unit.
     pub fn set_page(&self, unit: &str, page: &[u8]) {
         let mut state = self.state();
-        state.units.get_mut(unit).expect("a unit").page = page.to_owned();
+        page.clone_into(&mut state.units.get_mut(unit).expect("a unit").page);
         for path in state.disks.values().filter(|path| path.unit == unit) {
             std::fs::write(self.shared.root.join(&path.folder).join("vpd_pg83"), page).expect("vpd_pg83");
         }
@@ -327,9 +327,13 @@ impl Drop for ScsiSim {
         }
         let mut state = self.state();
         let disks: Vec<_> = state.disks.keys().cloned().collect();
-        disks.iter().for_each(|name| self.shared.remove_disk(&mut state, name));
+        for name in disks {
+            self.shared.remove_disk(&mut state, &name);
+        }
         let maps: Vec<_> = state.maps.keys().cloned().collect();
-        maps.iter().for_each(|name| self.shared.remove_map(&mut state, name));
+        for name in maps {
+            self.shared.remove_map(&mut state, &name);
+        }
     }
 }
 

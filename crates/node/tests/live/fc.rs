@@ -205,7 +205,8 @@ fn two_pods_share_a_disk() -> Outcome {
     Ok(())
 }
 
-/// One is named by its ports, one by its id: they have two names and two global mounts, and one disk.
+/// One is named by its ports, one by its id: they have two names and two global mounts, and one disk. Each global mount shows
+/// the file system that a pod has, so both stay as long as one pod does.
 fn two_volumes_of_one_disk_by_other_words() -> Outcome {
     for first in ["u1", "u2"] {
         let (san, _) = San::with_pod(1, false)?;
@@ -218,7 +219,7 @@ fn two_volumes_of_one_disk_by_other_words() -> Outcome {
         let (second, name) = if first == "u1" { ("u2", "other") } else { ("u1", "pv") };
         stage.remove_manifest(&format!("{first}.yaml"));
         stage.settle_well();
-        assert_eq!((san.devices().len(), san.events("delete")), (1, vec![]), "{first}");
+        assert_eq!((san.devices().len(), san.events("delete")), (2, vec![]), "{first}");
         assert_eq!(read(&stage.root(&of_pod(second, name))), "the disk's");
         stage.remove_manifest(&format!("{second}.yaml"));
         stage.settle_well();
@@ -258,7 +259,8 @@ fn a_multipath_map_is_used_and_flushed() -> Outcome {
         (&info["map"]["name"], &info["map"]["uuid"]),
         (&alias.clone().into(), &format!("mpath-3{}", wwid(0)).into())
     );
-    assert_eq!(info["paths"].as_array().unwrap().len(), 2);
+    // Those that had come by then: they are hints.
+    assert!(!info["paths"].as_array().unwrap().is_empty());
     stage.remove_manifest("u1.yaml");
     stage.settle_well();
     let undone: Vec<String> = san.sim.events().into_iter().filter(|event| !event.starts_with("scan")).collect();
@@ -588,6 +590,11 @@ fn a_block_volume_after_a_restart_and_a_reboot() -> Outcome {
         let events = san.sim.events();
         assert_all_mounted(&stage.settle_well(), 1);
         assert_eq!(san.sim.events(), events);
+        // No loop device outlives a boot.
+        let root = refloat_mount::NodeRoot::open(&stage.options.root_dir).unwrap();
+        for held in refloat_volume::block::survey(&root).unwrap().1 {
+            refloat_mount::loopdev::detach(&held.path).unwrap();
+        }
         stage.reboot();
         san.sim.vanish("0", true);
         san.sim.appear();

@@ -127,32 +127,30 @@ impl Shared {
     pub(super) fn map_paths(&self, state: &mut State, unit: &str) {
         let spec = state.units.get(unit).expect("a unit").clone();
         let Some(alias) = spec.alias else { return };
-        let name = match state.maps.iter().find(|(_, map)| map.unit == unit) {
-            Some((name, _)) => name.clone(),
-            None => {
-                let name =
-                    (0..).map(|n| format!("dm-{n}")).find(|name| !state.maps.contains_key(name)).expect("numbers");
-                let folder = self.map_folder(&name);
-                for part in ["slaves", "holders", "dm"] {
-                    must("the folders of a map", std::fs::create_dir_all(folder.join(part)));
-                }
-                write(&folder, "dm/name", &format!("{alias}\n"));
-                let id =
-                    spec.wwid.strip_prefix("naa.").map_or_else(|| format!("1{}", spec.wwid), |id| format!("3{id}"));
-                write(&folder, "dm/uuid", &format!("mpath-{id}\n"));
-                let loop_device = self.make_device(&folder, &name, &spec.image);
-                must("a map's name", symlink(format!("../{name}"), self.root.join("dev/mapper").join(&alias)));
-                if let Some(registry) = &self.registry {
-                    must(
-                        "the map's owner",
-                        std::fs::write(registry.join(&alias), self.root.to_string_lossy().as_bytes()),
-                    );
-                }
-                let place = format!("../devices/virtual/block/{name}");
-                must("the name of a map", symlink(place, self.root.join("sys/block").join(&name)));
-                state.maps.insert(name.clone(), DmMap { unit: unit.to_owned(), alias, loop_device });
-                name
+        let known = state.maps.iter().find(|(_, map)| map.unit == unit).map(|(name, _)| name.clone());
+        let name = if let Some(name) = known {
+            name
+        } else {
+            let name = (0..=state.maps.len())
+                .map(|n| format!("dm-{n}"))
+                .find(|name| !state.maps.contains_key(name))
+                .expect("numbers");
+            let folder = self.map_folder(&name);
+            for part in ["slaves", "holders", "dm"] {
+                must("the folders of a map", std::fs::create_dir_all(folder.join(part)));
             }
+            write(&folder, "dm/name", &format!("{alias}\n"));
+            let id = spec.wwid.strip_prefix("naa.").map_or_else(|| format!("1{}", spec.wwid), |id| format!("3{id}"));
+            write(&folder, "dm/uuid", &format!("mpath-{id}\n"));
+            let loop_device = self.make_device(&folder, &name, &spec.image);
+            must("a map's name", symlink(format!("../{name}"), self.root.join("dev/mapper").join(&alias)));
+            if let Some(registry) = &self.registry {
+                must("the map's owner", std::fs::write(registry.join(&alias), self.root.to_string_lossy().as_bytes()));
+            }
+            let place = format!("../devices/virtual/block/{name}");
+            must("the name of a map", symlink(place, self.root.join("sys/block").join(&name)));
+            state.maps.insert(name.clone(), DmMap { unit: unit.to_owned(), alias, loop_device });
+            name
         };
         for (disk, path) in state.disks.iter().filter(|(_, path)| path.unit == unit) {
             let block = self.root.join(&path.folder).join("block").join(disk);

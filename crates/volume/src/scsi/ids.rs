@@ -4,7 +4,7 @@
 //! `1ATA_QEMU_HARDDISK_…`: the type of the designator as a digit, blanks as one underscore.
 //!
 //! # Source
-//! SPC-4, 7.8.6 (device identification page); `scsi_vpd_lun_id` of the kernel; scsi_id(8) of udev.
+//! SPC-4, 7.8.6 (device identification page); `scsi_vpd_lun_id` of the kernel; `scsi_id(8)` of udev.
 
 /// The ids of a logical unit: the one in the kernel's `wwid` first, then those of its page 83, the longest of the most
 /// trustworthy kind first.
@@ -58,7 +58,7 @@ fn of_page(page: &[u8]) -> Vec<String> {
         }
         let text = || some(underscored(&String::from_utf8_lossy(body)));
         let digits = || match code_set {
-            1 => Some(body.iter().map(|b| format!("{b:02x}")).collect()),
+            1 => Some(body.iter().fold(String::new(), |text, byte| format!("{text}{byte:02x}"))),
             _ => hex(String::from_utf8_lossy(body).trim_matches(['\0', ' '])),
         };
         let (rank, id) = match kind {

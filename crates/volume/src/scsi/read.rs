@@ -105,9 +105,9 @@ impl Sys {
         };
         let target = format!("target{}:{}:{}", address.host, address.channel, address.target);
         let transport = self.sysfs.join("class/fc_transport").join(target).join("port_name");
-        let port = text(&transport).or_else(|| {
-            let port = part("rport-")?;
-            text(&self.sysfs.join("class/fc_remote_ports").join(port).join("port_name"))
+        let wwn = text(&transport).or_else(|| {
+            let remote = part("rport-")?;
+            text(&self.sysfs.join("class/fc_remote_ports").join(remote).join("port_name"))
         });
         let (partitions, mut holders) = partitions(folder, name);
         holders.extend(names(&folder.join("holders")).unwrap_or_default());
@@ -119,7 +119,7 @@ impl Sys {
             address,
             ids: ids_of(&device),
             state: text(&device.join("state")),
-            target_port: port.map(|port| ids::wwn(&port)),
+            target_port: wwn.map(|wwn| ids::wwn(&wwn)),
             session: part("session").map(str::to_owned),
             holders,
             partitions,

@@ -91,7 +91,7 @@ fn disks_and_maps_are_seen() {
     let lun = seen.lun(ID_A);
     assert_eq!(lun.shown(), "sdc, sdd, dm-0 (mpatha)");
     assert_eq!(lun.device().map(|(name, number)| (name, number.to_string())), Some(("dm-0", "254:0".into())));
-    assert_eq!(seen.lun_of(&[disk.clone()]), lun);
+    assert_eq!(seen.lun_of(std::slice::from_ref(disk)), lun);
     for number in [(8, 32), (8, 48), (254, 0)] {
         let number = DeviceNumber { major: number.0, minor: number.1 };
         assert_eq!(seen.lun_of_number(number).as_ref(), Some(&lun), "{number}");
@@ -118,7 +118,7 @@ fn a_logical_unit_without_an_id_is_what_it_is_found_by() {
     let seen = tree.sys().look().unwrap();
     let disk = seen.disk("sda").unwrap();
     assert_eq!(disk.id(), None);
-    assert_eq!(seen.lun_of(&[disk.clone()]).shown(), "sda");
+    assert_eq!(seen.lun_of(std::slice::from_ref(disk)).shown(), "sda");
     assert!(!disk.has_id("") && seen.lun("").is_gone());
 }
 

@@ -35,16 +35,17 @@ pub(super) fn set_up(step: &SetUp<'_>, wanted: &Wanted) -> Result<(), VolumeErro
     map(step, &map_path, &device, Some(Info::of(wanted, &lun).verbatim()))
 }
 
-/// Without a record of the volume there may be none of its device either, and nothing would know of the disk when the last of
-/// its folders is gone: then it leaves the node with the last pod.
+/// The record of the device may be lost, and nothing would know of the disk when the last of its folders is gone: so it leaves
+/// the node with the last pod. UnmountDevice then finds it gone.
 pub(super) fn tear_down(step: &TearDown<'_>) -> Result<(), VolumeError> {
     let folder = step.record.block.as_ref().and_then(|block| folder_of(&block.map_path));
-    let agreed = match (&folder, step.record.block.as_ref().filter(|_| !step.trusted)) {
+    let id = match (&folder, &step.record.block) {
+        _ if step.trusted => Info::recorded(step.record.provider_info.as_ref()).id,
         (Some(folder), Some(block)) => undo::bound_at(step.host, &block.map_path, wanted_by_path(folder).as_ref())?,
         _ => None,
     };
     unmap(step, None)?;
-    let (Some(folder), Some(id)) = (folder, agreed) else { return Ok(()) };
+    let (Some(folder), Some(id)) = (folder, id) else { return Ok(()) };
     match step.host.root.list(folder.as_path()).map_err(VolumeError::Path)? {
         Some(_) => Ok(()),
         None => undo::take_off(step.host, &undo::What::Id(id)),

@@ -137,14 +137,15 @@ pub(super) fn find(
     let mut lun = lun.unwrap_or_default();
     if lun.maps.is_empty() && lun.disks.len() > 1 {
         let with_map = |seen: &Seen| the_one(wanted, seen).ok().flatten().filter(|lun| !lun.maps.is_empty());
-        match host.sys.wait_for(patience.min(MAP_PATIENCE), with_map)? {
-            Ok(found) => lun = found,
-            Err(_) => tracing::warn!(
+        if let Ok(found) = host.sys.wait_for(patience.min(MAP_PATIENCE), with_map)? {
+            lun = found;
+        } else {
+            tracing::warn!(
                 code = "NoMultipathMap",
                 "{} has the paths {} and no multipath map, so one path is used alone: look whether multipathd runs",
                 wanted.shown(),
                 lun.shown()
-            ),
+            );
         }
     }
     same_as_before(wanted, &lun, before)?;
@@ -183,20 +184,17 @@ fn search(host: &Host, wanted: &Wanted, is_there: bool, patience: Duration) -> R
     };
     match host.sys.wait_for(first, found)? {
         Ok(found) => found,
-        Err(seen) => match the_one(wanted, &seen)? {
-            Some(lun) => Ok(lun),
-            None => {
-                let hosts: Vec<String> = scans.iter().map(|(host, scan)| format!("host{host} ({scan})")).collect();
-                let mut why = match hosts.as_slice() {
-                    [] => "this node has no SCSI host".to_owned(),
-                    hosts => format!("{} looked for it", hosts.join(", ")),
-                };
-                for complaint in complaints {
-                    why = format!("{why}; {complaint}");
-                }
-                Err(not_found(wanted, &why))
+        Err(seen) => the_one(wanted, &seen)?.ok_or_else(|| {
+            let hosts: Vec<String> = scans.iter().map(|(host, scan)| format!("host{host} ({scan})")).collect();
+            let mut why = match hosts.as_slice() {
+                [] => "this node has no SCSI host".to_owned(),
+                hosts => format!("{} looked for it", hosts.join(", ")),
+            };
+            for complaint in complaints {
+                why = format!("{why}; {complaint}");
             }
-        },
+            not_found(wanted, &why)
+        }),
     }
 }
 

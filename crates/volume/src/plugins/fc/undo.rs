@@ -90,14 +90,10 @@ pub(super) fn unmount(step: &UnmountDevice<'_>) -> Result<(), VolumeError> {
         }
     }
     crate::remove_volume_dir(host, path, false)?;
-    match what {
-        Some(what) => remove(host, &what, &info),
-        None => {
-            if let Some(wanted) = &wanted {
-                leave(host, wanted)?;
-            }
-            Ok(())
-        }
+    match (what, wanted) {
+        (Some(what), _) => remove(host, &what, &info),
+        (None, Some(wanted)) => leave(host, &wanted),
+        (None, None) => Ok(()),
     }
 }
 
