@@ -9,6 +9,9 @@
 mod calls;
 mod clean;
 mod csi;
+mod drivers;
+mod flex;
+mod glusterfs;
 mod one;
 mod plugins;
 mod point;

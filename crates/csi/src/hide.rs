@@ -44,11 +44,8 @@ impl Hidden {
             }
         }
         if let Some(VolumeCapability { access: Access::Mount { mount_flags, .. }, .. }) = capability {
-            for (name, value) in mount_flags.iter().flat_map(|flag| flag.split(',')).filter_map(|f| f.split_once('=')) {
-                let name = name.to_ascii_lowercase();
-                if SECRET_OPTIONS.iter().any(|word| name.contains(word)) {
-                    add(&mut values, value);
-                }
+            for (_, value) in secret_options(mount_flags) {
+                add(&mut values, value);
             }
         }
         let mut values: Vec<_> = values.into_iter().collect();
@@ -74,7 +71,21 @@ impl Hidden {
     }
 }
 
+/// Mount options whose names say that their values are secret.
+fn secret_options(options: &[String]) -> impl Iterator<Item = (&str, &str)> {
+    let is_secret = |(name, _): &(&str, &str)| {
+        let name = name.to_ascii_lowercase();
+        SECRET_OPTIONS.iter().any(|word| name.contains(word))
+    };
+    options.iter().flat_map(|option| option.split(',')).filter_map(|option| option.split_once('=')).filter(is_secret)
+}
+
 impl Secrets {
+    /// The values of mount options whose names say that they are secret.
+    pub fn of_options(options: &[String]) -> Self {
+        Self::new(secret_options(options).map(|(name, value)| (name.to_owned(), value.to_owned())).collect())
+    }
+
     /// A text of who was told these secrets, without them, in one line, shortened.
     pub fn hidden_in(&self, text: &str) -> String {
         Hidden::of(self, &StringMap::new(), None).clean(text)

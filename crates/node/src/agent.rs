@@ -26,7 +26,6 @@ use std::time::{Duration, Instant};
 
 use refloat_csi::Drivers;
 use refloat_record::{Loaded, OpenError, Record, RecordKey, Store, UnreadableReason};
-use refloat_volume::scsi::Sys;
 use refloat_volume::{Host, Plugins, Problem, error_chain};
 
 pub use cleaning::{Cleaning, Event, Happened, Listener};
@@ -117,7 +116,7 @@ impl Agent {
         let store = |error: OpenError| AgentError::Start(ManagerError::Store(error));
         let opened = Arc::new(Store::open(&options.state_dir).map_err(store)?);
         let loaded = opened.load().map_err(store)?;
-        let host = host::open_host(kernel, root, Drivers::none(), Duration::ZERO, PathBuf::new(), Sys::default())
+        let host = host::open_host(kernel, root, Drivers::none(), Duration::ZERO, host::Programs::default())
             .map_err(io("read the boot id"))?;
         for file in &loaded.unreadable {
             tracing::warn!(file = %file.path.display(), why = %file.reason, "a record cannot be used; it is kept as it is");

@@ -6,6 +6,7 @@
 
 mod admit_pod;
 mod announced;
+mod ask_provider;
 mod forget_pod;
 mod mount_device;
 mod set_up;
@@ -113,6 +114,10 @@ pub(crate) enum Success {
     SetUp(VolumeKey, u64),
     /// The volume has no device of its own.
     NoDevice(refloat_record::UniqueVolumeName),
+    /// A provider answered; with what is not in its record yet.
+    Answered((String, Exclusion), Option<refloat_record::ProviderAnswer>),
+    /// What a provider answered is in the record.
+    Noted((String, Exclusion)),
     /// Anything else.
     Done,
 }
@@ -161,6 +166,12 @@ impl Executor {
                 self.with_force(job.force, &forced, || unmount_leftover::run(self, path, expected.as_ref(), *folder))
             }
             Operation::TidyPod { pod, .. } => tidy_pod::run(self, &journal, pod),
+            Operation::AskProvider { provider, call, of, record, volume, .. } => {
+                ask_provider::ask(self, provider, *call, of, record, volume.as_deref())
+            }
+            Operation::NoteAnswer { provider, of, answer, .. } => {
+                ask_provider::note(&journal, job, provider, of, answer)
+            }
         });
         let result = result.map_err(|source| Failure {
             operation: job.operation.name(),
@@ -255,6 +266,7 @@ impl Executor {
             Operation::UnmountDevice { record, .. } => {
                 format!("device {}{}", record.unique_name, at(Some(&record.device_mount_path)))
             }
+            Operation::AskProvider { of, .. } | Operation::NoteAnswer { of, .. } => of.to_string(),
         }
     }
 

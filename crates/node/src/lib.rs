@@ -34,7 +34,7 @@ pub use desired::{Desired, DesiredPod, DesiredVolume, Waiting, Wanted};
 pub use evidence::{Evidence, Gather, GatherError, PodTree, Tree, VolumeFolder};
 pub use holders::{Holder, Holders};
 pub use manager::{Manager, ManagerError, ManagerOptions};
-pub use plan::{Exclusion, Held, MayUnmount, Operation, Plan, PlanInput, Report, compare, plan};
+pub use plan::{Exclusion, Held, MayUnmount, Operation, Plan, PlanInput, ProviderInput, Report, compare, plan};
 pub use reconstruct::{hanging_problem, on_two_threads, reconstruct, reconstruct_explained};
 pub use sources::asked::{
     Answer, Answers, Asked, Claim, Covers, KnownPod, PodSource, SourceError, SourceKind, ask_all,

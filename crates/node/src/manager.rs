@@ -10,6 +10,7 @@ mod flex;
 mod hanging;
 pub(crate) mod host;
 pub(crate) mod pool;
+mod providers;
 pub(crate) mod records;
 mod retry;
 pub(crate) mod root;
@@ -61,6 +62,8 @@ pub struct ManagerOptions {
     pub flex_volume_dir: PathBuf,
     /// Where its disks are.
     pub sys: Sys,
+    /// The folder of providers outside this program, if there are any.
+    pub provider_dir: Option<PathBuf>,
     /// Whether records are written. Only the benchmark that measures their cost switches them off.
     pub records: bool,
 }
@@ -132,6 +135,7 @@ pub struct Manager {
     table_watch: TableWatch,
     folder_watch: FolderWatch,
     flex_watch: FlexWatch,
+    provider_watch: Option<FolderWatch>,
     driver_news: Arc<DriverNews>,
     state: StateFolder,
     /// Drivers that could not be registered, by their sockets.
@@ -173,6 +177,8 @@ struct News {
     devices: bool,
     /// A driver came or went, or failed.
     drivers: bool,
+    /// A provider came or went, or was asked.
+    providers: bool,
 }
 
 impl Manager {
@@ -187,15 +193,16 @@ impl Manager {
         let (drivers, driver_news) =
             drivers::watch(root.given_path(), options.operation_deadline).map_err(io("watch for CSI drivers"))?;
         let state = StateFolder::new(&options.state_dir).map_err(io("watch the state folder"))?;
-        let host = host::open_host(
-            kernel,
-            root,
-            drivers,
-            options.operation_deadline,
-            options.flex_volume_dir.clone(),
-            options.sys.clone(),
-        )
-        .map_err(io("read the boot id"))?;
+        // The watch comes before the first look into the folder.
+        let provider_watch = options.provider_dir.as_deref().map(FolderWatch::new).transpose();
+        let provider_watch = provider_watch.map_err(io("watch for providers"))?;
+        let programs = host::Programs {
+            flex_volume_dir: Some(&options.flex_volume_dir),
+            provider_dir: options.provider_dir.as_deref(),
+            sys: Some(&options.sys),
+        };
+        let host = host::open_host(kernel, root, drivers, options.operation_deadline, programs)
+            .map_err(io("read the boot id"))?;
         // The watches come first: what changes while evidence is gathered is looked at afterwards.
         let table_watch = TableWatch::open().map_err(io("watch the mount table"))?;
         let folder_watch = FolderWatch::new(&options.manifests).map_err(io("watch the manifest folder"))?;
@@ -219,6 +226,7 @@ impl Manager {
             table_watch,
             folder_watch,
             flex_watch,
+            provider_watch,
             driver_news,
             state,
             refused_drivers: BTreeMap::new(),
@@ -308,6 +316,9 @@ impl Manager {
             if ready.flex {
                 self.take_flex_news();
             }
+            if ready.providers {
+                self.take_provider_news();
+            }
             self.take_ended();
             self.take_hanging();
             self.pool
@@ -375,6 +386,10 @@ impl Manager {
             PollFd::new(&self.flex_watch, PollFlags::IN),
         ];
         fds.extend(self.hanging.iter().map(|h| PollFd::new(&h.unmount, PollFlags::IN)));
+        let providers_at = self.provider_watch.as_ref().map(|watch| {
+            fds.push(PollFd::new(watch, PollFlags::IN));
+            fds.len() - 1
+        });
         let stop_at = fds.len();
         if let Some(stop) = &stop {
             fds.push(PollFd::new(stop, PollFlags::IN));
@@ -390,6 +405,7 @@ impl Manager {
             drivers: ready(3),
             state: ready(4),
             flex: ready(5),
+            providers: providers_at.is_some_and(ready),
             stop: ready(stop_at),
         })
     }
@@ -407,6 +423,7 @@ impl Manager {
             .chain(overdue)
             .chain(self.root_problem.clone())
             .chain(self.state.problem.clone())
+            .chain(self.executor.host.providers.problems())
             .collect()
     }
 }
@@ -424,12 +441,13 @@ struct Ready {
     folder: bool,
     drivers: bool,
     flex: bool,
+    providers: bool,
     state: bool,
     stop: bool,
 }
 
 impl News {
     fn is_empty(&self) -> bool {
-        !self.manifests && !self.table && !self.devices && !self.drivers && self.pods.is_empty()
+        !self.manifests && !self.table && !self.devices && !self.drivers && !self.providers && self.pods.is_empty()
     }
 }

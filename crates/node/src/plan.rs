@@ -8,18 +8,23 @@ mod changed;
 mod digest;
 mod may_unmount;
 mod planner;
+mod providers;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use refloat_record::{DeviceMount, PluginName, PodUid, PodVolume, RecordedMount, RelPath, UniqueVolumeName};
+use refloat_record::{
+    DeviceMount, PluginName, PodUid, PodVolume, ProviderAnswer, Record, RecordedMount, RelPath, UniqueVolumeName,
+};
+use refloat_volume::provider::{Provider, ProviderCall};
 use refloat_volume::{Plugins, Presence, layout};
 
 pub use changed::compare;
 pub use digest::digest;
 pub use may_unmount::{Held, MayUnmount};
 pub use planner::plan;
+pub use providers::ProviderInput;
 
 use crate::{DesiredVolume, VolumeKey};
 
@@ -88,6 +93,32 @@ pub enum Operation {
         /// Why.
         reason: String,
     },
+    /// Ask a provider outside this program about what is there. Its answer is written by [`Operation::NoteAnswer`].
+    AskProvider {
+        /// The provider.
+        provider: Arc<Provider>,
+        /// The call.
+        call: ProviderCall,
+        /// The volume or device.
+        of: Exclusion,
+        /// Its record.
+        record: Box<Record>,
+        /// The volume as a pod wants it, if one does: it tells what is secret.
+        volume: Option<Arc<DesiredVolume>>,
+        /// Why.
+        reason: String,
+    },
+    /// Write what a provider answered into the record.
+    NoteAnswer {
+        /// The provider.
+        provider: String,
+        /// The volume or device.
+        of: Exclusion,
+        /// The answer.
+        answer: ProviderAnswer,
+        /// Why.
+        reason: String,
+    },
     /// Remove the empty folders and the manager's own files that are left of a pod that is gone, without unmounting
     /// anything; and the checkpoint. Only [`crate::clean`] plans it.
     TidyPod {
@@ -124,6 +155,8 @@ pub struct PlanInput {
     pub adopts_devices: BTreeSet<PluginName>,
     /// When a volume's driver wants to be asked again, for volumes whose driver does.
     pub republish: BTreeMap<VolumeKey, Duration>,
+    /// Providers outside this program.
+    pub providers: ProviderInput,
 }
 
 impl PlanInput {
@@ -150,6 +183,8 @@ impl Operation {
             Self::ForgetPod { .. } => "ForgetPod",
             Self::UnmountLeftover { .. } => "UnmountLeftover",
             Self::TidyPod { .. } => "TidyPod",
+            Self::AskProvider { .. } => "AskProvider",
+            Self::NoteAnswer { .. } => "NoteAnswer",
         }
     }
 
@@ -163,6 +198,8 @@ impl Operation {
             | Self::UnmountDevice { reason, .. }
             | Self::ForgetPod { reason, .. }
             | Self::UnmountLeftover { reason, .. }
+            | Self::AskProvider { reason, .. }
+            | Self::NoteAnswer { reason, .. }
             | Self::TidyPod { reason, .. } => reason,
         }
     }
@@ -185,9 +222,21 @@ impl Operation {
                 // A volume that pods share: its driver is asked one thing of it at a time.
                 let shared =
                     record.unique_name != layout::unique_name_of_pod(&record.pod, &record.plugin, &record.spec_name);
-                std::iter::once(own).chain(shared.then(|| Exclusion::Device(record.unique_name.clone()))).collect()
+                let shared = shared.then(|| Exclusion::Device(record.unique_name.clone()));
+                let asked = Exclusion::Asked(Box::new(own.clone()));
+                [own].into_iter().chain(shared).chain([asked]).collect()
             }
-            Self::UnmountDevice { record, .. } => vec![Exclusion::Device(record.unique_name.clone())],
+            Self::UnmountDevice { record, .. } => {
+                let own = Exclusion::Device(record.unique_name.clone());
+                vec![own.clone(), Exclusion::Asked(Box::new(own))]
+            }
+            Self::AskProvider { provider, of, .. } => {
+                let of = Box::new(of.clone());
+                vec![Exclusion::Provider(provider.name().to_owned(), of.clone()), Exclusion::Asked(of)]
+            }
+            Self::NoteAnswer { provider, of, .. } => {
+                vec![Exclusion::Provider(provider.clone(), Box::new(of.clone())), of.clone()]
+            }
         }
     }
 }
@@ -201,6 +250,10 @@ pub enum Exclusion {
     Device(UniqueVolumeName),
     /// A pod.
     Pod(PodUid),
+    /// What one provider is asked about a volume or device.
+    Provider(String, Box<Exclusion>),
+    /// What any provider is asked about a volume or device: one thing at a time, and nothing while it is undone.
+    Asked(Box<Exclusion>),
 }
 
 /// Why something or nothing is done about one thing.
@@ -233,6 +286,8 @@ impl std::fmt::Display for Exclusion {
             Self::Volume(key) => write!(f, "volume {:?} ({}) of pod {}", key.spec_name.as_str(), key.plugin, key.pod),
             Self::Device(name) => write!(f, "device {name}"),
             Self::Pod(pod) => write!(f, "pod {pod}"),
+            Self::Provider(provider, of) => write!(f, "provider {provider} about {of}"),
+            Self::Asked(of) => write!(f, "what providers are asked about {of}"),
         }
     }
 }

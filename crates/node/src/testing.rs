@@ -1,8 +1,8 @@
 //! Values for tests.
 
 use refloat_record::{
-    BootId, DeviceMount, PluginName, PodRef, PodUid, PodVolume, RelPath, SpecName, UniqueVolumeName, Verbatim,
-    VolumeMode,
+    BootId, DeviceMount, PluginName, PodRef, PodUid, PodVolume, ProviderAnswers, RelPath, SpecName, UniqueVolumeName,
+    Verbatim, VolumeMode,
 };
 
 pub(crate) const ROOT: &str = "/r";
@@ -47,6 +47,7 @@ pub(crate) fn volume_record(uid: &str, plugin: &str, name: &str, boot_id: &str) 
         confirmed: false,
         boot_id: boot(boot_id),
         provider_info: None,
+        providers: ProviderAnswers::new(),
         lost: vec![],
     }
 }
@@ -66,6 +67,7 @@ pub(crate) fn device_record(name: &str, boot_id: &str) -> DeviceMount {
         confirmed: false,
         boot_id: boot(boot_id),
         provider_info: None,
+        providers: ProviderAnswers::new(),
     }
 }
 

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{BootId, PluginName, RecordedMount, RelPath, UniqueVolumeName, Verbatim, VolumeMode};
+use crate::{BootId, PluginName, ProviderAnswers, RecordedMount, RelPath, UniqueVolumeName, Verbatim, VolumeMode};
 
 /// One device mounted on this node. Written before `MountDevice`, removed after `UnmountDevice` succeeded.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -42,4 +42,7 @@ pub struct DeviceMount {
     /// What the plugin wrote to find its way back (for a device: what identifies it across boots).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub provider_info: Option<Verbatim>,
+    /// What providers outside this program said of it. Each gets its own `providerInfo` back, and no other's.
+    #[serde(default, skip_serializing_if = "ProviderAnswers::is_empty")]
+    pub providers: ProviderAnswers,
 }

@@ -21,6 +21,7 @@ pub mod fuzz;
 mod mount;
 mod name;
 mod pod_volume;
+mod provider;
 mod record;
 #[cfg(test)]
 mod samples;
@@ -34,6 +35,7 @@ pub use driver::Driver;
 pub use mount::RecordedMount;
 pub use name::{BootId, DriverName, NameError, OuterSpecName, PluginName, PodUid, RelPath, SpecName, UniqueVolumeName};
 pub use pod_volume::{ClaimRef, FsGroup, FsGroupChangePolicy, PodRef, PodVolume, RecordedSubPath, VolumeMode};
+pub use provider::{ProviderAnswer, ProviderAnswers};
 pub use record::{Record, RecordKey, RecordKind};
 pub use store::{Loaded, OpenError, SetAside, Store, Unreadable, UnreadableReason, Verified, WriteError};
 pub use verbatim::Verbatim;

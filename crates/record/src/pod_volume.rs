@@ -3,8 +3,8 @@
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    BootId, OuterSpecName, PluginName, PodUid, RecordedBlock, RecordedMount, RelPath, SpecName, UniqueVolumeName,
-    Verbatim,
+    BootId, OuterSpecName, PluginName, PodUid, ProviderAnswers, RecordedBlock, RecordedMount, RelPath, SpecName,
+    UniqueVolumeName, Verbatim,
 };
 
 /// The pod that a record belongs to.
@@ -152,6 +152,9 @@ pub struct PodVolume {
     /// What the plugin wrote to find its way back. The core never reads it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub provider_info: Option<Verbatim>,
+    /// What providers outside this program said of it. Each gets its own `providerInfo` back, and no other's.
+    #[serde(default, skip_serializing_if = "ProviderAnswers::is_empty")]
+    pub providers: ProviderAnswers,
     /// What nobody could tell when the record was written of a volume that somebody else set up: field paths of its spec
     /// (`emptyDir.sizeLimit`), or `volume` if nothing of the spec is known. Empty where the record has all.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

@@ -4,8 +4,8 @@ use proptest::prelude::*;
 
 use crate::{
     BootId, ClaimRef, DeviceMount, DeviceNumber, Driver, DriverName, FsGroup, FsGroupChangePolicy, OuterSpecName,
-    PluginName, PodCheckpoint, PodRef, PodSource, PodUid, PodVolume, Record, RecordedBlock, RecordedMount,
-    RecordedSubPath, RelPath, SpecName, UniqueVolumeName, Verbatim, VolumeMode,
+    PluginName, PodCheckpoint, PodRef, PodSource, PodUid, PodVolume, ProviderAnswer, ProviderAnswers, Record,
+    RecordedBlock, RecordedMount, RecordedSubPath, RelPath, SpecName, UniqueVolumeName, Verbatim, VolumeMode,
 };
 
 pub(crate) fn pod(uid: &str) -> PodRef {
@@ -37,6 +37,7 @@ pub(crate) fn volume(uid: &str, name: &str, text: &str) -> Record {
         confirmed: false,
         boot_id: BootId::new("b0").unwrap(),
         provider_info: None,
+        providers: ProviderAnswers::new(),
         lost: vec![],
     })
 }
@@ -63,6 +64,7 @@ pub(crate) fn device(name: &str, text: &str) -> Record {
         confirmed: false,
         boot_id: BootId::new("b0").unwrap(),
         provider_info: None,
+        providers: ProviderAnswers::new(),
     })
 }
 
@@ -105,6 +107,13 @@ fn mount() -> impl Strategy<Value = RecordedMount> {
         .prop_map(|(id, fs_type, source, root)| RecordedMount { id, fs_type, source, root })
 }
 
+/// What a provider said, if there is something to say.
+fn answers(info: Option<Verbatim>, mount: Option<RecordedMount>) -> ProviderAnswers {
+    let Some(mount) = mount else { return ProviderAnswers::new() };
+    let boot_id = BootId::new("b0").unwrap();
+    [("one".to_owned(), ProviderAnswer { boot_id, mount_id: mount.id, provider_info: info })].into()
+}
+
 /// Any record.
 pub(crate) fn any_record() -> impl Strategy<Value = Record> {
     let names = (element(), element(), element(), "[ -~]{1,60}", any::<bool>());
@@ -132,11 +141,12 @@ pub(crate) fn any_record() -> impl Strategy<Value = Record> {
                 volume: (value.get() != "null").then_some(value),
                 device: Some(free),
                 device_mount_path: path,
-                mount,
+                mount: mount.clone(),
                 publish_context: other.clone(),
                 confirmed: flag,
                 boot_id,
-                provider_info: other,
+                provider_info: other.clone(),
+                providers: answers(other, mount),
             }),
             2 => Record::Driver(Driver {
                 name: DriverName::new(uid).unwrap(),
@@ -175,11 +185,12 @@ pub(crate) fn any_record() -> impl Strategy<Value = Record> {
                     index: gid.unwrap_or(0),
                     sub_path: "a/b".into(),
                     path,
-                    mount,
+                    mount: mount.clone(),
                 }],
                 confirmed: flag,
                 boot_id,
-                provider_info: other,
+                provider_info: other.clone(),
+                providers: answers(other, mount),
                 lost: vec![],
             }),
         }

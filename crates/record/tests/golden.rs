@@ -4,8 +4,8 @@
 use refloat_record::codec::{decode_stored, encode};
 use refloat_record::{
     BootId, ClaimRef, DeviceMount, DeviceNumber, Driver, DriverName, FsGroup, FsGroupChangePolicy, OuterSpecName,
-    PluginName, PodCheckpoint, PodRef, PodSource, PodUid, PodVolume, Record, RecordedBlock, RecordedMount,
-    RecordedSubPath, RelPath, SpecName, UniqueVolumeName, Verbatim, VolumeMode,
+    PluginName, PodCheckpoint, PodRef, PodSource, PodUid, PodVolume, ProviderAnswer, ProviderAnswers, Record,
+    RecordedBlock, RecordedMount, RecordedSubPath, RelPath, SpecName, UniqueVolumeName, Verbatim, VolumeMode,
 };
 
 fn pod() -> PodRef {
@@ -46,6 +46,7 @@ fn device_mount() -> Record {
         confirmed: false,
         boot_id: BootId::new("2c1f6c9e-0d5f-4f0e-8a8e-2f6f0a3f9b11").unwrap(),
         provider_info: Some(verbatim(r#"{"fsUUID":"0b6c"}"#)),
+        providers: ProviderAnswers::new(),
     })
 }
 
@@ -81,6 +82,7 @@ fn pod_volume() -> Record {
         confirmed: false,
         boot_id: BootId::new("2c1f6c9e-0d5f-4f0e-8a8e-2f6f0a3f9b11").unwrap(),
         provider_info: Some(verbatim(r#"{"z":[1,null]}"#)),
+        providers: ProviderAnswers::new(),
         lost: vec![],
     })
 }
@@ -146,6 +148,28 @@ fn confirmed() -> [Record; 2] {
     ]
 }
 
+/// A volume and its device that providers were asked about: one had something to say, one had not.
+fn provided() -> [Record; 2] {
+    let (Record::DeviceMount(device), Record::PodVolume(volume)) = (device_mount(), pod_volume()) else {
+        panic!("a device and a volume")
+    };
+    let answer = |id: u64, info: Option<&str>| ProviderAnswer {
+        boot_id: BootId::new("2c1f6c9e-0d5f-4f0e-8a8e-2f6f0a3f9b11").unwrap(),
+        mount_id: std::num::NonZeroU64::new(id),
+        provider_info: info.map(verbatim),
+    };
+    let of_device =
+        [("portal".to_owned(), answer(4_294_967_301, Some(r#"{"iqn":"iqn.2026-01.com.example:d","lun":1.0}"#)))];
+    let of_volume = [
+        ("portal".to_owned(), answer(4_294_967_302, Some(r#"{"b":[],"a":{}}"#))),
+        ("quiet".to_owned(), answer(0, None)),
+    ];
+    [
+        Record::DeviceMount(DeviceMount { providers: of_device.into(), ..device }),
+        Record::PodVolume(PodVolume { providers: of_volume.into(), ..volume }),
+    ]
+}
+
 fn driver(missing_since: Option<&str>) -> Record {
     Record::Driver(Driver {
         name: DriverName::new("disk.example.com").unwrap(),
@@ -162,6 +186,7 @@ fn driver(missing_since: Option<&str>) -> Record {
 fn v1() {
     let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/v1");
     let [confirmed_device, confirmed_volume] = confirmed();
+    let [provided_device, provided_volume] = provided();
     let kinds = [
         ("device-mount", device_mount()),
         ("pod-volume", pod_volume()),
@@ -170,6 +195,8 @@ fn v1() {
         ("pod-checkpoint-folder-id", pod_checkpoint_with_folder_id()),
         ("device-mount-confirmed", confirmed_device),
         ("pod-volume-confirmed", confirmed_volume),
+        ("device-mount-providers", provided_device),
+        ("pod-volume-providers", provided_volume),
         ("driver", driver(None)),
         ("driver-missing", driver(Some("2026-01-03T00:00:00Z"))),
     ];

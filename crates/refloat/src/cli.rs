@@ -58,6 +58,10 @@ pub(crate) struct DriverArgs {
     /// [default: /usr/libexec/kubernetes/kubelet-plugins/volume/exec]
     #[arg(long, env = "REFLOAT_FLEX_VOLUME_PLUGIN_DIR", value_name = "DIR")]
     pub(crate) flex_volume_plugin_dir: Option<PathBuf>,
+    /// The folder of providers: programs that are asked about volumes once they are there, and told when they are gone
+    /// [default: none]
+    #[arg(long, env = "REFLOAT_PROVIDER_DIR", value_name = "DIR")]
+    pub(crate) provider_dir: Option<PathBuf>,
     /// Where sysfs is, for a manager in a container that has it elsewhere
     #[arg(long, env = "REFLOAT_SYSFS", value_name = "DIR", default_value = "/sys", hide = true)]
     sysfs: PathBuf,

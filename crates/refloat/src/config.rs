@@ -50,6 +50,7 @@ pub(crate) struct ConfigFile {
     pub(crate) patience: Option<u32>,
     pub(crate) lazy_unmount: Option<bool>,
     flex_volume_plugin_dir: Option<PathBuf>,
+    provider_dir: Option<PathBuf>,
 }
 
 impl Settings {
@@ -87,6 +88,12 @@ impl Settings {
         let folder = given.cloned().unwrap_or_else(|| flex_volume::DEFAULT_DRIVER_FOLDER.into());
         // Programs are run from wherever this is.
         std::path::absolute(&folder).unwrap_or(folder)
+    }
+
+    /// The folder of providers, if one is named.
+    pub(crate) fn provider_dir(&self, args: &DriverArgs) -> Option<PathBuf> {
+        let folder = args.provider_dir.clone().or_else(|| self.file.provider_dir.clone())?;
+        Some(std::path::absolute(&folder).unwrap_or(folder))
     }
 }
 

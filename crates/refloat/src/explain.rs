@@ -5,7 +5,7 @@ use std::path::Path;
 
 use refloat_mount::{Mount, UniqueMountId};
 use refloat_node::{ActualDevice, ActualVolume, Held, Leftover, Plan, PlanInput, VolumeKey, Wanted, plan};
-use refloat_record::PodUid;
+use refloat_record::{PodUid, ProviderAnswer, ProviderAnswers};
 use refloat_volume::migration::same_volume;
 use refloat_volume::{Plugins, Problem};
 use serde::Serialize;
@@ -201,6 +201,15 @@ fn held_at(path: &Path, view: &View) -> Vec<String> {
     stack.iter().filter_map(|mount| Some(format!("holder: {}", view.holders.of(*mount)?))).collect()
 }
 
+/// What providers outside this program remember, a sentence each.
+fn told_by_providers(answers: Option<&ProviderAnswers>) -> Vec<String> {
+    let told = |(name, answer): (&String, &ProviderAnswer)| match &answer.provider_info {
+        Some(info) => format!("provider {name}: {}", info.get()),
+        None => format!("provider {name}: it was asked and has nothing to remember"),
+    };
+    answers.into_iter().flatten().map(told).collect()
+}
+
 fn wanted_text(wanted: &Wanted) -> String {
     match wanted {
         Wanted::Yes { by } => format!("Yes, says {by}."),
@@ -265,6 +274,7 @@ fn volume(seen: &ActualVolume, view: &View, plan: &Plan) -> Subject {
         wanted: wanted_text(&view.authority.wanted_volume(&seen.key)),
         evidence: [
             seen.evidence.clone(),
+            told_by_providers(seen.record.as_ref().map(|record| &record.providers)),
             seen.path.as_deref().map(|path| held_at(path, view)).unwrap_or_default(),
             told_of(&seen.key.pod, view),
         ]
@@ -285,6 +295,7 @@ fn device(seen: &ActualDevice, view: &View, plan: &Plan) -> Subject {
     let mut evidence = seen.evidence.clone();
     evidence.extend(seen.users.iter().map(|pod| format!("users: pod {pod}")));
     evidence.extend(seen.other_references.iter().map(|p| format!("mount table: also mounted at {}", path_text(p).0)));
+    evidence.extend(told_by_providers(seen.record.as_ref().map(|record| &record.providers)));
     evidence.extend(held_at(&seen.path, view));
     let wanted = if seen.users.is_empty() {
         "No pod is known to use it.".to_owned()

@@ -243,7 +243,17 @@ fn host(root: NodeRoot, boot_id: BootId) -> Host {
     let drivers = refloat_csi::Drivers::none();
     // Nobody is asked for anything.
     let flex_drivers = refloat_volume::plugins::flex_volume::FlexDrivers::default();
-    Host { root, kernel, boot_id, tool_deadline: Duration::ZERO, table, drivers, flex_drivers, sys: Sys::default() }
+    Host {
+        root,
+        kernel,
+        boot_id,
+        tool_deadline: Duration::ZERO,
+        table,
+        drivers,
+        flex_drivers,
+        sys: Sys::default(),
+        providers: refloat_volume::provider::Providers::default(),
+    }
 }
 
 fn unreadable(error: anyhow::Error) -> Failure {

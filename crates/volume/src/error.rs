@@ -130,6 +130,9 @@ pub enum VolumeError {
     /// A flexVolume driver could not be asked, or did not do it.
     #[error(transparent)]
     FlexDriver(#[from] crate::plugins::flex_volume::CallError),
+    /// A provider outside this program could not be asked, or did not do it.
+    #[error(transparent)]
+    Provider(#[from] crate::provider::ProviderError),
     /// The world is not as this volume needs it; a person has to look. Carries a stable code and a hint.
     #[error("{}", .0.message)]
     Refused(Problem),
@@ -151,7 +154,7 @@ impl VolumeError {
     /// Code and hint by what the system said.
     fn system_says(&self) -> Option<(&'static str, &'static str)> {
         // A tool that is not there, and the refusals of the mount crate, have better words of their own.
-        if matches!(self, Self::Tool(_) | Self::FlexDriver(_)) {
+        if matches!(self, Self::Tool(_) | Self::FlexDriver(_) | Self::Provider(_)) {
             return None;
         }
         match system_error(self)? {
@@ -288,6 +291,7 @@ impl VolumeError {
             },
             Self::Driver(error) => driver_words(error),
             Self::FlexDriver(error) => error.words(),
+            Self::Provider(error) => error.words(),
             Self::Refused(_) => ("Refused", "See the message."),
         }
     }

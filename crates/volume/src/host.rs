@@ -9,6 +9,7 @@ use refloat_mount::{Kernel, MountTable, NodeRoot, TableError, TableReader};
 use refloat_record::{BootId, RecordedMount, RelPath};
 
 use crate::plugins::flex_volume::FlexDrivers;
+use crate::provider::Providers;
 use crate::scsi::Sys;
 
 /// The node as plugins see it: its root, its mount calls, its table. One for the life of the manager, shared by
@@ -31,6 +32,8 @@ pub struct Host {
     pub flex_drivers: FlexDrivers,
     /// Where its disks are.
     pub sys: Sys,
+    /// Programs outside this one that are asked about volumes.
+    pub providers: Providers,
 }
 
 impl Host {

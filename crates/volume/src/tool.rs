@@ -2,7 +2,7 @@
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
-use std::io::Read;
+use std::io::{Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open};
+use serde_json::{Map, Value};
 
 /// The most that is kept of each output stream, in bytes. The rest is read, so that the tool does not block on a
 /// full pipe, and dropped: what a tool has to say about one device fits many times.
@@ -20,6 +21,9 @@ const SYSTEM_PATH: &str = "/usr/sbin:/usr/bin:/sbin:/bin";
 
 /// The most of it that a message has, in characters.
 const MAX_SAID: usize = 1000;
+
+/// How much of a message in an answer is shown, in characters.
+const MAX_ANSWERED: usize = 300;
 
 /// What a tool did.
 #[derive(Debug, Clone)]
@@ -85,7 +89,19 @@ pub enum ToolError {
 /// # Errors
 /// [`ToolError::Start`] if it cannot be started or waited for, [`ToolError::Deadline`] if it was killed.
 pub fn run_tool(program: impl AsRef<OsStr>, args: &[&OsStr], deadline: Duration) -> Result<ToolOutput, ToolError> {
-    let shown = program.as_ref().to_string_lossy();
+    run(program.as_ref(), args, &[], None, deadline)
+}
+
+/// The same with these variables added to its environment, and with this on its standard input, if it is to have one. A tool
+/// need not read it.
+pub(crate) fn run(
+    program: &OsStr,
+    args: &[&OsStr],
+    environment: &[(&str, &OsStr)],
+    input: Option<&[u8]>,
+    deadline: Duration,
+) -> Result<ToolOutput, ToolError> {
+    let shown = program.to_string_lossy();
     let start_error = |source: std::io::Error| ToolError::Start { program: shown.clone().into_owned(), source };
     let mut path = std::env::var_os("PATH").unwrap_or_default();
     if !path.is_empty() {
@@ -94,17 +110,18 @@ pub fn run_tool(program: impl AsRef<OsStr>, args: &[&OsStr], deadline: Duration)
     path.push(OsString::from(SYSTEM_PATH));
 
     let until = Instant::now().checked_add(deadline);
-    let mut child = Command::new(program.as_ref())
+    let mut child = Command::new(program)
         .args(args)
         .env("LC_ALL", "C")
         .env("PATH", path)
-        .stdin(Stdio::null())
+        .envs(environment.iter().copied())
+        .stdin(if input.is_some() { Stdio::piped() } else { Stdio::null() })
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .process_group(0)
         .spawn()
         .map_err(start_error)?;
-    match attend(&mut child, until) {
+    match attend(&mut child, input.unwrap_or_default(), until) {
         Ok(Some(output)) => Ok(output),
         Ok(None) => {
             kill_group(&mut child);
@@ -132,6 +149,22 @@ pub(crate) fn in_a_message(said: &[u8]) -> String {
     shown
 }
 
+/// The one JSON object that a program answered with. The error is what it is instead of one, without a byte of it.
+pub(crate) fn json_object(stdout: &[u8]) -> Result<Map<String, Value>, String> {
+    serde_json::from_slice(stdout).map_err(|_| match stdout.len() {
+        0 => "nothing".to_owned(),
+        // No more is kept.
+        n if n >= MAX_OUTPUT => format!("{} KiB or more that are no JSON object", n >> 10),
+        n => format!("{n} bytes that are no JSON object"),
+    })
+}
+
+/// What a program answered in words, as much as is shown.
+pub(crate) fn shortened(text: &str) -> String {
+    let short: String = text.chars().take(MAX_ANSWERED).collect();
+    if short.len() < text.len() { format!("{short}…") } else { short }
+}
+
 /// Kills the child's process group and collects the child. It has not been waited for, so its id, which is the
 /// group's, cannot have been given to anybody else.
 fn kill_group(child: &mut Child) {
@@ -147,13 +180,16 @@ fn kill_group(child: &mut Child) {
     }
 }
 
-/// Reads the child's output until it ends; none if `until` comes first.
-fn attend(child: &mut Child, until: Option<Instant>) -> std::io::Result<Option<ToolOutput>> {
+/// Gives the child its input and reads its output until it ends; none if `until` comes first.
+fn attend(child: &mut Child, input: &[u8], until: Option<Instant>) -> std::io::Result<Option<ToolOutput>> {
     let pidfd = pidfd_open(Pid::from_child(child), PidfdFlags::empty())?;
     let mut streams =
         [Stream::new(child.stdout.take().map(OwnedFd::from))?, Stream::new(child.stderr.take().map(OwnedFd::from))?];
+    let mut input = Input::new(child.stdin.take().map(OwnedFd::from), input)?;
     loop {
+        input.push();
         let mut fds = vec![PollFd::new(&pidfd, PollFlags::IN)];
+        fds.extend(input.pipe.as_ref().map(|pipe| PollFd::new(pipe, PollFlags::OUT)));
         fds.extend(streams.iter().filter_map(Stream::fd).map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
         let left = until.map(|u| u.saturating_duration_since(Instant::now()));
         let timeout = left.and_then(|left| Timespec::try_from(left).ok());
@@ -173,6 +209,33 @@ fn attend(child: &mut Child, until: Option<Instant>) -> std::io::Result<Option<T
             let status = child.wait()?;
             let [out, err] = streams;
             return Ok(Some(ToolOutput { code: status.code(), stdout: out.kept, stderr: err.kept }));
+        }
+    }
+}
+
+/// What is left to be written to a tool's standard input.
+struct Input<'i> {
+    pipe: Option<File>,
+    rest: &'i [u8],
+}
+
+impl<'i> Input<'i> {
+    fn new(pipe: Option<OwnedFd>, rest: &'i [u8]) -> std::io::Result<Self> {
+        if let Some(pipe) = &pipe {
+            rustix::io::ioctl_fionbio(pipe, true)?;
+        }
+        Ok(Self { pipe: pipe.map(File::from), rest })
+    }
+
+    /// Writes what there is room for, and closes the pipe after the last byte, or if the tool has closed its end.
+    fn push(&mut self) {
+        while let Some(pipe) = &mut self.pipe {
+            match pipe.write(self.rest) {
+                Ok(n) if n < self.rest.len() => self.rest = &self.rest[n..],
+                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return,
+                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+                Ok(_) | Err(_) => self.pipe = None,
+            }
         }
     }
 }

@@ -16,6 +16,7 @@ pub(super) fn scan(root: &Path, state: &Path) -> Result<()> {
     let kernel = Kernel::detect();
     let host = Host {
         flex_drivers: refloat_volume::plugins::flex_volume::FlexDrivers::default(),
+        providers: refloat_volume::provider::Providers::default(),
         root: NodeRoot::open(root)?,
         kernel,
         boot_id: refloat_node::evidence::boot_id()?,
@@ -33,6 +34,7 @@ pub(super) fn restart(root: &Path, state: &Path) -> Result<()> {
     let manager = Manager::start(ManagerOptions {
         flex_volume_dir: std::path::PathBuf::new(),
         sys: refloat_volume::scsi::Sys::default(),
+        provider_dir: None,
         root_dir: root.into(),
         state_dir: state.into(),
         manifests: root.join("none"),

@@ -50,6 +50,7 @@ fn record(number: usize) -> Result<Record> {
         confirmed: false,
         boot_id: refloat_node::evidence::boot_id()?,
         provider_info: None,
+        providers: refloat_record::ProviderAnswers::new(),
         lost: vec![],
     }))
 }

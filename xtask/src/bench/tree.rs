@@ -112,6 +112,7 @@ impl Made<'_> {
             confirmed: false,
             boot_id: self.boot_id.clone(),
             provider_info: None,
+            providers: refloat_record::ProviderAnswers::new(),
             lost: vec![],
         })
     }

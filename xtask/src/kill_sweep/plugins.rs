@@ -8,8 +8,8 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
 
-use super::scenario::{Data, check_volumes, volume_path};
-use crate::node::{self, Node};
+use super::scenario::{Data, check_nothing_left, check_volumes, volume_path};
+use crate::node::Node;
 use crate::process::{find_tool, is_real_root};
 
 pub(super) use phases::KIND;
@@ -306,23 +306,7 @@ impl Plugins {
 
     /// Checks that nothing is left: no mount, folder, record or used device.
     fn check_nothing_left(&self) -> Result<()> {
-        let mounts = self.node.mounts()?;
-        ensure!(mounts.is_empty(), "mounts are left: {mounts:?}");
-        let pods = node::files(&self.node.root.join("pods"))?;
-        ensure!(pods.is_empty(), "folders of pods are left: {pods:?}");
-        let plugins = self.node.root.join("plugins");
-        if std::fs::symlink_metadata(&plugins).is_ok() {
-            let global = node::files(&plugins)?;
-            let left: Vec<_> = global.iter().filter(|p| p.components().count() > 3).collect();
-            ensure!(left.is_empty(), "global folders are left: {left:?}");
-        }
-        let records = node::files(&self.node.state)?;
-        let left: Vec<_> = records.iter().filter(|p| p.components().count() > 1).collect();
-        ensure!(left.is_empty(), "record files are left: {left:?}");
-        let scan = self.node.scan()?.expect(0).context("the scan of the empty node")?.json()?;
-        for list in ["volumes", "devices", "leftovers"] {
-            ensure!(scan[list].as_array().is_some_and(Vec::is_empty), "the scan finds {list}: {}", scan[list]);
-        }
+        check_nothing_left(&self.node)?;
         if let Some((full, blank)) = &self.disks {
             for (device, image) in [(full, "full.img"), (blank, "blank.img")] {
                 let found = refloat_mount::loopdev::find(&self.node.folder().join(image))?;

@@ -8,8 +8,8 @@ use nix::unistd::Pid;
 use serde_json::Value;
 
 use super::point::Point;
-use super::{clean, csi, plugins};
-use crate::node::Node;
+use super::{clean, csi, flex, glusterfs, plugins};
+use crate::node::{self, Node};
 
 /// A scenario on one node, in the mount namespace of this process.
 pub(super) trait Scenario {
@@ -61,7 +61,7 @@ pub(super) struct Kind {
 }
 
 /// Every scenario.
-pub(super) const ALL: &[Kind] = &[plugins::KIND, csi::KIND, clean::KIND];
+pub(super) const ALL: &[Kind] = &[plugins::KIND, csi::KIND, clean::KIND, flex::KIND, glusterfs::KIND];
 
 /// The scenario that has a phase.
 pub(super) fn of_phase(phase: &str) -> Result<&'static Kind> {
@@ -106,5 +106,27 @@ pub(super) fn check_volumes(node: &Node, scan: &Value, expected: &[String]) -> R
     let all = mounts.len();
     mounts.dedup();
     ensure!(all == mounts.len(), "something is mounted twice: {:?}", node.mounts()?);
+    Ok(())
+}
+
+/// Checks that nothing is left on a node: no mount, folder or record.
+pub(super) fn check_nothing_left(node: &Node) -> Result<()> {
+    let mounts = node.mounts()?;
+    ensure!(mounts.is_empty(), "mounts are left: {mounts:?}");
+    let pods = node::files(&node.root.join("pods"))?;
+    ensure!(pods.is_empty(), "folders of pods are left: {pods:?}");
+    let plugins = node.root.join("plugins");
+    if std::fs::symlink_metadata(&plugins).is_ok() {
+        let global = node::files(&plugins)?;
+        let left: Vec<_> = global.iter().filter(|p| p.components().count() > 3).collect();
+        ensure!(left.is_empty(), "global folders are left: {left:?}");
+    }
+    let records = node::files(&node.state)?;
+    let left: Vec<_> = records.iter().filter(|p| p.components().count() > 1).collect();
+    ensure!(left.is_empty(), "record files are left: {left:?}");
+    let scan = node.scan()?.expect(0).context("the scan of the empty node")?.json()?;
+    for list in ["volumes", "devices", "leftovers"] {
+        ensure!(scan[list].as_array().is_some_and(Vec::is_empty), "the scan finds {list}: {}", scan[list]);
+    }
     Ok(())
 }

@@ -46,6 +46,8 @@ pub struct CleanerOptions {
     pub flex_volume_dir: PathBuf,
     /// Where its disks are.
     pub sys: Sys,
+    /// The folder of providers outside this program, if there are any: they are told what is gone.
+    pub provider_dir: Option<PathBuf>,
 }
 
 /// Why the node could not be looked at or cleaned.
@@ -158,15 +160,13 @@ impl Cleaner {
         } else {
             Drivers::none()
         };
-        let host = host::open_host(
-            kernel,
-            root,
-            drivers,
-            options.operation_deadline,
-            options.flex_volume_dir.clone(),
-            options.sys.clone(),
-        )
-        .map_err(io("read the boot id"))?;
+        let programs = host::Programs {
+            flex_volume_dir: Some(&options.flex_volume_dir),
+            provider_dir: options.provider_dir.as_deref(),
+            sys: Some(&options.sys),
+        };
+        let host = host::open_host(kernel, root, drivers, options.operation_deadline, programs)
+            .map_err(io("read the boot id"))?;
         let plugins = Arc::new(Plugins::builtin());
         let executor = Arc::new(Executor { host: Arc::new(host), plugins, store, generation: 0 });
         let pool = Pool::new(Arc::clone(&executor), options.workers, options.operation_deadline)

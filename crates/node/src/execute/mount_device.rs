@@ -63,6 +63,7 @@ pub(super) fn run(
         confirmed,
         boot_id: host.boot_id.clone(),
         provider_info: before.and_then(|r| r.provider_info.clone()),
+        providers: before.map(|r| r.providers.clone()).unwrap_or_default(),
     };
     let announced = Announced::new(journal, before, record);
     let outcome = plugin.mount_device(MountDevice {

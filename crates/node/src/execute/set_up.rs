@@ -224,6 +224,7 @@ fn record_for(executor: &Executor, job: &Job, volume: &DesiredVolume) -> Result<
         confirmed: false,
         boot_id: executor.host.boot_id.clone(),
         provider_info: before.and_then(|r| r.provider_info.clone()),
+        providers: before.map(|r| r.providers.clone()).unwrap_or_default(),
         lost: vec![],
     })
 }

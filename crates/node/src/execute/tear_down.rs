@@ -62,6 +62,8 @@ pub(super) fn run(
     {
         executor.check_unmounted(&sub_paths)?;
     }
+    // Before the record goes, so that who remembers something of it hears of it whenever this program dies.
+    host.providers.tell_gone(host, &record.clone().into());
     journal.remove(record.key())?;
     Ok(Success::Done)
 }

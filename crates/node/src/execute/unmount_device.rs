@@ -51,5 +51,6 @@ pub(super) fn undo(
     if let Some(above) = path.as_path().parent() {
         host.root.remove_empty_dirs_up(above, PLUGINS.as_ref()).map_err(VolumeError::Remove)?;
     }
+    host.providers.tell_gone(host, &record.clone().into());
     journal.remove(RecordKey::DeviceMount(record.unique_name.clone()))
 }

@@ -108,6 +108,8 @@ impl News {
                 self.devices = true;
             }
             Exclusion::Device(_) => self.devices = true,
+            // Nothing was done to the volume itself.
+            Exclusion::Provider(..) | Exclusion::Asked(_) => self.providers = true,
         }
     }
 }

@@ -1,7 +1,7 @@
 //! The node as whoever works on it opens it: a manager, and a clean-up.
 
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Mutex;
 use std::time::Duration;
 
@@ -9,6 +9,7 @@ use refloat_csi::Drivers;
 use refloat_mount::{Kernel, NodeRoot, TableReader};
 use refloat_volume::Host;
 use refloat_volume::plugins::flex_volume::FlexDrivers;
+use refloat_volume::provider::Providers;
 use refloat_volume::scsi::Sys;
 
 use super::ManagerError;
@@ -28,6 +29,17 @@ pub(crate) fn open_root(path: &Path) -> Result<(Kernel, NodeRoot), ManagerError>
     Ok((kernel, NodeRoot::open(path).map_err(ManagerError::Root)?))
 }
 
+/// Where programs of others, and disks, are.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Programs<'a> {
+    /// The folder of flexVolume drivers, if any are to be asked.
+    pub(crate) flex_volume_dir: Option<&'a Path>,
+    /// The folder of providers, if there is one.
+    pub(crate) provider_dir: Option<&'a Path>,
+    /// Where disks are, if not in the usual places.
+    pub(crate) sys: Option<&'a Sys>,
+}
+
 /// What operations work on.
 ///
 /// # Errors
@@ -37,8 +49,7 @@ pub(crate) fn open_host(
     root: NodeRoot,
     drivers: Drivers,
     operation_deadline: Duration,
-    flex_volume_dir: PathBuf,
-    sys: Sys,
+    programs: Programs<'_>,
 ) -> io::Result<Host> {
     Ok(Host {
         root,
@@ -47,7 +58,8 @@ pub(crate) fn open_host(
         tool_deadline: operation_deadline.mul_f64(TOOL_PART),
         table: Mutex::new(TableReader::new(kernel)),
         drivers,
-        flex_drivers: FlexDrivers::new(flex_volume_dir),
-        sys,
+        flex_drivers: FlexDrivers::new(programs.flex_volume_dir.unwrap_or(Path::new("")).to_path_buf()),
+        providers: Providers::new(programs.provider_dir.map(Path::to_path_buf)),
+        sys: programs.sys.cloned().unwrap_or_default(),
     })
 }

@@ -100,6 +100,11 @@ impl Retries {
         self.repeated.retain(|about, _| still_planned(about));
     }
 
+    /// Forgets failures of this.
+    pub(super) fn forget(&mut self, is_this: impl Fn(&Exclusion) -> bool) {
+        self.failed.retain(|about, _| !is_this(about));
+    }
+
     /// Forgets failures whose wish has changed.
     pub(super) fn keep_wishes(&mut self, wish: impl Fn(&Exclusion) -> u64) {
         self.failed.retain(|about, failed| wish(about) == failed.wish);

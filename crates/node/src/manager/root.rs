@@ -78,6 +78,7 @@ impl Manager {
             drivers: self.executor.host.drivers.clone(),
             flex_drivers: old.flex_drivers.clone(),
             sys: old.sys.clone(),
+            providers: old.providers.clone(),
         };
         let Executor { plugins, store, generation, .. } = &*self.executor;
         let (plugins, store, generation) = (Arc::clone(plugins), store.clone(), *generation);

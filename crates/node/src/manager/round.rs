@@ -53,6 +53,8 @@ impl Manager {
                             self.input.verified.insert(key, digest);
                         }
                         Success::NoDevice(name) => drop(self.input.no_device.insert(name)),
+                        Success::Answered(id, answer) => self.input.providers.answered(id, answer),
+                        Success::Noted(id) => self.input.providers.noted(&id),
                         Success::Done => {}
                     }
                     tracing::info!(subject = %about, operation = %why, "done");
@@ -72,6 +74,10 @@ impl Manager {
                         self.input.running.extend(done.excludes.iter().cloned());
                         let since = now;
                         self.hanging.push(Hanging { excludes: done.excludes, unmount, problem, since, told: false });
+                        continue;
+                    }
+                    // What is the provider's own fault is told once, and not for each volume.
+                    if matches!(&failure.source, VolumeError::Provider(error) if !error.is_of_volume()) {
                         continue;
                     }
                     self.retries.failed(about.clone(), wish, problem, now);
@@ -129,6 +135,7 @@ impl Manager {
         let is_known = |key: &VolumeKey| known.volumes.binary_search_by(|v| v.key.cmp(key)).is_ok();
         self.input.verified.retain(|key, _| is_known(key));
         self.input.republish.retain(|key, _| is_known(key));
+        self.prepare_providers();
         self.plan = plan(&self.desired, &self.actual, &self.input);
 
         let planned: BTreeSet<Exclusion> =
@@ -190,7 +197,7 @@ impl Manager {
                         device.problems.push(overdue.problem);
                     }
                 }
-                Some(Exclusion::Pod(_)) | None => {}
+                Some(Exclusion::Pod(_) | Exclusion::Provider(..) | Exclusion::Asked(_)) | None => {}
             }
         }
     }
@@ -255,8 +262,16 @@ impl Manager {
                     job.force = Some(Force { lazy: self.options.lazy_unmount });
                 }
             }
+            Operation::NoteAnswer { of, .. } => match of {
+                Exclusion::Volume(key) => job.record = records::volume(all, key).cloned(),
+                Exclusion::Device(name) => job.device = records::device(all, name).cloned(),
+                Exclusion::Pod(_) | Exclusion::Provider(..) | Exclusion::Asked(_) => {}
+            },
             // The last two are never planned by a manager.
-            Operation::UnmountDevice { .. } | Operation::UnmountLeftover { .. } | Operation::TidyPod { .. } => {}
+            Operation::AskProvider { .. }
+            | Operation::UnmountDevice { .. }
+            | Operation::UnmountLeftover { .. }
+            | Operation::TidyPod { .. } => {}
         }
         job
     }
@@ -270,7 +285,9 @@ impl Manager {
             }
             Operation::TearDown { record, .. } => plugin(&record.plugin)?.recorded_lane((&**record).into()),
             Operation::UnmountDevice { record, .. } => plugin(&record.plugin)?.recorded_lane((&**record).into()),
+            Operation::AskProvider { provider, .. } => Some(format!("provider {}", provider.name())),
             Operation::AdmitPod { .. }
+            | Operation::NoteAnswer { .. }
             | Operation::ForgetPod { .. }
             | Operation::UnmountLeftover { .. }
             | Operation::TidyPod { .. } => None,
@@ -352,5 +369,6 @@ fn wish(desired: &crate::Desired, digests: &BTreeMap<VolumeKey, u64>, about: &Ex
             let wanted = desired.pods.values().flat_map(|p| &p.volumes).any(|v| v.unique_name == *name);
             u64::from(wanted)
         }
+        Exclusion::Provider(_, of) | Exclusion::Asked(of) => wish(desired, digests, of),
     }
 }

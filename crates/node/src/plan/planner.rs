@@ -49,6 +49,7 @@ pub fn plan(desired: &Desired, actual: &Actual, input: &PlanInput) -> Plan {
         planner.device(device);
     }
     planner.pods(actual);
+    planner.providers(actual);
     planner.plan
 }
 
@@ -59,18 +60,18 @@ struct Mounts {
     volumes: Vec<Operation>,
 }
 
-struct Planner<'a> {
-    desired: &'a Desired,
-    input: &'a PlanInput,
-    may: MayUnmount<'a>,
+pub(super) struct Planner<'a> {
+    pub(super) desired: &'a Desired,
+    pub(super) input: &'a PlanInput,
+    pub(super) may: MayUnmount<'a>,
     volumes: HashMap<&'a VolumeKey, &'a ActualVolume>,
     devices: HashMap<&'a UniqueVolumeName, &'a ActualDevice>,
     checkpoints: HashMap<&'a PodUid, &'a PodCheckpoint>,
     /// What is under way, and what this plan starts.
-    taken: BTreeSet<Exclusion>,
+    pub(super) taken: BTreeSet<Exclusion>,
     /// Pods with an operation under way on them or one of their volumes.
     running_pods: BTreeSet<PodUid>,
-    plan: Plan,
+    pub(super) plan: Plan,
 }
 
 /// What a wanted volume needs.
@@ -87,7 +88,7 @@ impl Planner<'_> {
     }
 
     /// Takes the operation into the plan, unless something under way or its back-off forbids it.
-    fn start(
+    pub(super) fn start(
         &mut self,
         subject: String,
         volume: Option<VolumeKey>,
@@ -375,7 +376,16 @@ impl Exclusion {
         match self {
             Self::Volume(key) => Some(&key.pod),
             Self::Pod(pod) => Some(pod),
-            Self::Device(_) => None,
+            // What is asked meanwhile is undone before its pod is forgotten.
+            Self::Device(_) | Self::Provider(..) | Self::Asked(_) => None,
+        }
+    }
+
+    /// The volume that it is.
+    pub(crate) fn volume(&self) -> Option<&VolumeKey> {
+        match self {
+            Self::Volume(key) => Some(key),
+            Self::Pod(_) | Self::Device(_) | Self::Provider(..) | Self::Asked(_) => None,
         }
     }
 }
@@ -453,7 +463,7 @@ fn pod_subject(pod: &DesiredPod) -> String {
     format!("pod {}/{} ({})", pod.pod.namespace, pod.pod.name, pod.pod.uid)
 }
 
-fn volume_subject(volume: &ActualVolume) -> String {
+pub(super) fn volume_subject(volume: &ActualVolume) -> String {
     let pod = match &volume.pod_name {
         Some((namespace, name)) => format!("pod {namespace}/{name} ({})", volume.key.pod),
         None => format!("pod {}", volume.key.pod),

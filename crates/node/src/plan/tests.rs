@@ -110,7 +110,11 @@ fn ideal(actual: &mut Actual, desired: &Desired, input: &mut PlanInput, operatio
             actual.leftovers.retain(|l| l.pod.as_ref() != Some(pod) || l.kind == LeftoverKind::PodDirWithData);
         }
         // Only a clean-up plans them.
-        Operation::UnmountLeftover { .. } | Operation::TidyPod { .. } => {}
+        Operation::UnmountLeftover { .. }
+        | Operation::TidyPod { .. }
+        // There are no providers.
+        | Operation::AskProvider { .. }
+        | Operation::NoteAnswer { .. } => {}
     }
 }
 
@@ -154,6 +158,7 @@ fn check_safety(desired: &Desired, actual: &Actual, operation: &Operation) -> Re
         Operation::UnmountLeftover { .. } | Operation::TidyPod { .. } => {
             prop_assert!(false, "only a clean-up plans {:?}", operation);
         }
+        Operation::AskProvider { .. } | Operation::NoteAnswer { .. } => prop_assert!(false, "there are no providers"),
         Operation::SetUp { volume, .. } | Operation::MountDevice { volume, .. } => {
             prop_assert!(desired.pods[&volume.key.pod].volumes.iter().any(|v| v.key == volume.key));
             prop_assert!(actual.checkpoints.iter().any(|c| c.pod.uid == volume.key.pod));

@@ -11,7 +11,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use refloat_mount::{Device, Mount, MountTable};
-use refloat_record::{DeviceMount, PodUid, Record, RecordKey, RelPath, VolumeMode};
+use refloat_record::{DeviceMount, PodUid, ProviderAnswers, Record, RecordKey, RelPath, VolumeMode};
 use refloat_volume::layout::GlobalPath;
 use refloat_volume::plugins::flex_volume::is_flex_volume;
 use refloat_volume::{ForeignFile, Presence, Problem, RebuiltDevice, Recorded as RecordOf, layout};
@@ -336,6 +336,7 @@ fn without_record(context: &Context<'_>, global: &GlobalPath<'_>, rel: RelPath) 
         confirmed: false,
         boot_id: context.evidence.boot_id.clone(),
         provider_info,
+        providers: ProviderAnswers::new(),
     });
     ActualDevice {
         unique_name,

@@ -23,6 +23,7 @@ pub fn run_if_manager() {
     let options = ManagerOptions {
         flex_volume_dir: std::path::PathBuf::new(),
         sys: refloat_volume::scsi::Sys::default(),
+        provider_dir: None,
         root_dir: folder.join("kubelet"),
         state_dir: folder.join("state"),
         manifests: folder.join("manifests"),

@@ -84,6 +84,7 @@ impl World {
             drivers: Drivers::none(),
             flex_drivers: FlexDrivers::default(),
             sys: refloat_volume::scsi::Sys::default(),
+            providers: refloat_volume::provider::Providers::default(),
         }
     }
 

@@ -104,6 +104,7 @@ fn a_device_stays_when_the_sources_change_their_word() {
             timeout: Duration::from_secs(20),
             flex_volume_dir: std::path::PathBuf::new(),
             sys: refloat_volume::scsi::Sys::default(),
+            provider_dir: None,
         };
         let mut cleaner = Cleaner::open(how, Box::new(Turns { asked: 0, first, then })).unwrap();
         let (plan, _) = cleaner.plan(&options).unwrap();

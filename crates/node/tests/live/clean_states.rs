@@ -304,6 +304,7 @@ fn one(base: &Path, seed: u64) {
         CleanerOptions {
             flex_volume_dir: PathBuf::new(),
             sys: refloat_volume::scsi::Sys::default(),
+            provider_dir: None,
             root_dir: state.root.clone(),
             state_dir: base.join("state"),
             write: true,

@@ -26,6 +26,7 @@ refloat_test_support::tests![
     a_helper_that_hangs_is_killed_with_its_children,
     a_helper_that_hangs_delays_no_other,
     a_helper_that_prints_garbage,
+    what_looks_secret_in_its_options_is_not_shown,
     a_helper_that_refuses_leaves_nothing,
     a_helper_that_lies_or_complains,
     what_was_there_before_is_kept,
@@ -388,6 +389,19 @@ fn a_helper_that_prints_garbage() {
     assert!(message.len() < 5000, "{} bytes", message.len());
     assert!(!message.chars().any(|c| c.is_control() && c != '\n'), "{message:?}");
     assert!(!stage.root(OF_U1).exists());
+}
+
+/// The helper repeats its options; the record has them, as the `PersistentVolume` has.
+fn what_looks_secret_in_its_options_is_not_shown() {
+    let stage = Stage::new();
+    let export = Export::new(&stage, "export");
+    export.how("talk");
+    stage.manifest("pv.yaml", &export.persistent("pv", "\n  mountOptions: [vers=4.2, \"password=hunter2,sec=sys\"]"));
+    stage.manifest("u1.yaml", &pod("u1", "  - {name: v, persistentVolumeClaim: {claimName: pv}}\n"));
+    let settled = stage.settle();
+    let (code, message) = only_failure(&settled);
+    assert_eq!(code, "ToolFailed");
+    assert!(message.contains("vers=4.2") && message.contains("***") && !message.contains("hunter2"), "{message}");
 }
 
 fn a_helper_that_refuses_leaves_nothing() {

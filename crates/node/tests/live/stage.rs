@@ -33,6 +33,7 @@ impl Stage {
         let options = ManagerOptions {
             flex_volume_dir: std::path::PathBuf::new(),
             sys: refloat_volume::scsi::Sys::default(),
+            provider_dir: None,
             root_dir: dir.path().join("kubelet"),
             state_dir: dir.path().join("state"),
             manifests: dir.path().join("manifests"),

@@ -130,6 +130,7 @@ pub(super) fn how(settings: &Settings, drivers: &DriverArgs, workers: u16, timeo
         timeout,
         flex_volume_dir: settings.flex_volume_dir(drivers),
         sys: drivers.sys(),
+        provider_dir: settings.provider_dir(drivers),
     }
 }
 

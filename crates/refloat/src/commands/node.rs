@@ -44,6 +44,7 @@ pub(crate) fn run(args: &NodeArgs, settings: &Settings) -> Result<Done, Failure>
         lazy_unmount: args.lazy_unmount || settings.file.lazy_unmount.unwrap_or(false),
         flex_volume_dir: settings.flex_volume_dir(&args.drivers),
         sys: args.drivers.sys(),
+        provider_dir: settings.provider_dir(&args.drivers),
         records: !args.without_records,
     };
     if args.once {

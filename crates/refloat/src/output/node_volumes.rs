@@ -10,7 +10,7 @@ use refloat_node::{
     Actual, ActualDevice, ActualVolume, Leftover, LeftoverKind, MountSeen, ReconstructionResult, RecordState,
     VolumeState, Wanted, on_two_threads,
 };
-use refloat_record::{PodUid, Verbatim, VolumeMode};
+use refloat_record::{PodUid, ProviderAnswer, ProviderAnswers, Verbatim, VolumeMode};
 use refloat_volume::Problem;
 use serde::Serialize;
 
@@ -70,6 +70,9 @@ pub(crate) struct Volume {
     pub(crate) wanted: &'static str,
     pub(crate) wanted_by: Option<String>,
     pub(crate) spec: Option<Spec>,
+    /// What providers outside this program remember of it.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub(crate) providers: BTreeMap<String, ProviderOut>,
     /// How full its file system is; only where that was asked.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) usage: Option<Usage>,
@@ -133,9 +136,19 @@ pub(crate) struct Device {
     pub(crate) users: Vec<String>,
     pub(crate) wanted: &'static str,
     pub(crate) wanted_by: Option<String>,
+    /// What providers outside this program remember of it.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub(crate) providers: BTreeMap<String, ProviderOut>,
     pub(crate) problems: Vec<Problem>,
     #[serde(skip)]
     pub(crate) attention: bool,
+}
+
+/// What one provider said.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct ProviderOut {
+    pub(crate) provider_info: Option<Verbatim>,
 }
 
 /// What belongs to no volume.
@@ -300,6 +313,7 @@ pub(crate) fn volume(seen: &ActualVolume, authority: &Authority) -> Volume {
         wanted: wanted_word,
         wanted_by,
         spec,
+        providers: seen.record.as_ref().map_or_else(BTreeMap::new, |record| providers(&record.providers)),
         usage: None,
         problems,
         attention,
@@ -332,9 +346,15 @@ pub(crate) fn device(seen: &ActualDevice, authority: &Authority) -> Device {
         users: seen.users.iter().map(ToString::to_string).collect(),
         wanted,
         wanted_by,
+        providers: seen.record.as_ref().map_or_else(BTreeMap::new, |record| providers(&record.providers)),
         problems,
         attention,
     }
+}
+
+fn providers(answers: &ProviderAnswers) -> BTreeMap<String, ProviderOut> {
+    let printed = |answer: &ProviderAnswer| ProviderOut { provider_info: answer.provider_info.clone() };
+    answers.iter().map(|(name, answer)| (name.clone(), printed(answer))).collect()
 }
 
 /// One leftover as it is printed.

@@ -12,6 +12,7 @@ mod clean_flex;
 mod failures;
 mod foreign;
 mod foreign_csi;
+mod gone_plugins;
 mod hung;
 mod layouts;
 mod life;
@@ -19,8 +20,10 @@ mod looking;
 mod migrated;
 mod node;
 mod node_flex;
+mod node_flex_grow;
 mod page;
 mod places;
+mod providers;
 mod records;
 mod saved;
 mod sources;
@@ -47,12 +50,15 @@ fn tests() -> Vec<(&'static str, Test)> {
         failures::TESTS,
         foreign::TESTS,
         foreign_csi::TESTS,
+        gone_plugins::TESTS,
         hung::TESTS,
         layouts::TESTS,
         migrated::TESTS,
         node_flex::TESTS,
+        node_flex_grow::TESTS,
         page::TESTS,
         places::TESTS,
+        providers::TESTS,
         records::TESTS,
         saved::TESTS,
         sources::TESTS,

@@ -39,7 +39,7 @@ unmount) umount "$2" || { say Failure 'not mounted'; exit 1; }; say Success;;
 *) say 'Not supported'; exit 1;; esac"#;
 
 /// Mounts the loop device of the option `device` at the global path, and leaves the rest to the kubelet.
-const LOOP: &str = r#"option() { printf %s "$1" | sed -n "s/.*\"$2\":\"\([^\"]*\)\".*/\1/p"; }
+pub(crate) const LOOP: &str = r#"option() { printf %s "$1" | sed -n "s/.*\"$2\":\"\([^\"]*\)\".*/\1/p"; }
 case $1 in
 init) say Success;;
 waitforattach) printf '{"status": "Success", "device": "%s"}\n' "$(option "$3" device)";;
@@ -48,17 +48,17 @@ mountdevice) mount -t ext4 "$3" "$2" >/dev/null 2>&1 || { say Failure 'cannot mo
 unmountdevice) umount "$2" || { say Failure 'not mounted'; exit 1; }; say Success;;
 *) say 'Not supported'; exit 1;; esac"#;
 
-fn flex(name: &str, driver: &str, more: &str) -> String {
+pub(crate) fn flex(name: &str, driver: &str, more: &str) -> String {
     format!("  - {{name: {name}, flexVolume: {{driver: acme/{driver}{more}}}}}\n")
 }
 
 /// A pod with this uid and name.
-fn with_uid(uid: &str, volumes: &str) -> String {
+pub(crate) fn with_uid(uid: &str, volumes: &str) -> String {
     pod(uid, "[]", volumes).replace(&format!("{{name: {uid}, "), &format!("{{name: {uid}, uid: {uid}, "))
 }
 
 /// One run of the manager.
-fn once(node: &Node) -> Result<Ran> {
+pub(crate) fn once(node: &Node) -> Result<Ran> {
     let (folder, pods) = (drivers(node), node.pods());
     let (folder, pods) = (folder.to_str().context("no text")?, pods.to_str().context("no text")?);
     node.run(&[
@@ -75,7 +75,7 @@ fn once(node: &Node) -> Result<Ran> {
     ])
 }
 
-fn path(node: &Node, uid: &str, driver: &str, name: &str) -> PathBuf {
+pub(crate) fn path(node: &Node, uid: &str, driver: &str, name: &str) -> PathBuf {
     node.root.join(format!("pods/{uid}/volumes/acme~{driver}/{name}"))
 }
 
@@ -90,7 +90,7 @@ fn options(node: &Node, driver: &str) -> Result<Value> {
 }
 
 /// Records of this kind, as they are in the state folder.
-fn records(node: &Node, kind: &str) -> Result<Vec<Value>> {
+pub(crate) fn records(node: &Node, kind: &str) -> Result<Vec<Value>> {
     let all = texts(&node.state)?.into_iter().filter_map(|(_, text)| serde_json::from_str::<Value>(&text).ok());
     Ok(all.filter(|record| record["kind"] == kind).collect())
 }
@@ -106,7 +106,7 @@ fn is_there(path: impl AsRef<Path>) -> bool {
 }
 
 /// Nothing of any pod or device is left.
-fn clean(node: &Node) -> Result<()> {
+pub(crate) fn clean(node: &Node) -> Result<()> {
     ensure!(node.mounts()?.is_empty(), "{:?}", node.mounts()?);
     for kind in ["PodVolume", "DeviceMount"] {
         let left = records(node, kind)?;
@@ -170,7 +170,7 @@ fn lives(node: &mut Node) -> Result<Verdict> {
 }
 
 /// A `PersistentVolume` of this name, and a claim bound to it.
-fn persistent(name: &str, driver: &str, more: &str) -> String {
+pub(crate) fn persistent(name: &str, driver: &str, more: &str) -> String {
     format!(
         "apiVersion: v1\nkind: PersistentVolume\nmetadata: {{name: {name}}}\nspec:\n  capacity: {{storage: 1Gi}}\n  \
          accessModes: [ReadWriteOnce]\n  claimRef: {{namespace: test, name: {name}}}\n  \

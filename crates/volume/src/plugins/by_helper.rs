@@ -6,6 +6,7 @@
 
 use std::ffi::OsStr;
 
+use refloat_csi::Secrets;
 use refloat_record::{RecordedMount, RelPath, Verbatim};
 
 use super::known;
@@ -53,7 +54,7 @@ impl ByHelper<'_> {
             args.extend([OsStr::new("-o"), OsStr::new(&options)]);
         }
         let ran = run_tool(self.helper, &args, step.host.tool_deadline).and_then(|output| output.success(self.helper));
-        ran.map_err(VolumeError::Tool)?;
+        ran.map_err(|error| VolumeError::Tool(without_secrets(error, &Secrets::of_options(self.options))))?;
         self.found(step, path)
     }
 
@@ -75,6 +76,16 @@ impl ByHelper<'_> {
             )));
         };
         step.announce_found(origin_of(top), Some(self.provider_info)).map(drop)
+    }
+}
+
+/// The error of a helper without the secrets among its options, which it may have repeated.
+fn without_secrets(error: ToolError, secrets: &Secrets) -> ToolError {
+    match error {
+        ToolError::Failed { program, code, stderr } if !secrets.is_empty() => {
+            ToolError::Failed { program, code, stderr: secrets.hidden_in(&stderr) }
+        }
+        other => other,
     }
 }
 

@@ -39,7 +39,7 @@ use refloat_record::{PluginName, PodRef, PodUid, RelPath, SpecName, VolumeMode};
 
 pub use expand::stats;
 pub use inputs::{DriverInputs, REPUBLISH_EVERY};
-pub(crate) use inputs::{needed, secret};
+pub(crate) use inputs::{needed, recorded_capacity, secret};
 pub use vol_data::{ForeignFile, TEMPORARY as TEMPORARY_VOL_DATA, VolData, look as look_for_vol_data};
 
 use crate::{

@@ -12,6 +12,8 @@
 //! `pkg/volume/flexvolume` of Kubernetes v1.36: `probe.go`, `driver-call.go`, `unmounter.go`, `detacher.go`.
 
 mod drivers;
+mod expand;
+mod info;
 mod set_up;
 mod source;
 
@@ -21,15 +23,17 @@ use std::path::{Path, PathBuf};
 
 use refloat_csi::Secrets;
 use refloat_mount::Standing;
-use refloat_record::{PluginName, RecordedMount, RelPath};
+use refloat_record::{PluginName, RecordedMount, RelPath, Verbatim};
 use serde_json::{Map, Value};
 
 pub use super::known::is_flex as is_flex_volume;
 pub use drivers::FlexDrivers;
+use info::Info;
 pub(super) use set_up::{mount_device, set_up};
 pub(super) use source::{Source, checked, inputs};
 
-use crate::{Host, Problem, TearDown, ToolError, UnmountDevice, VolumeError, run_tool};
+use crate::tool::{json_object, run, shortened};
+use crate::{Host, Problem, Recorded, TearDown, ToolError, UnmountDevice, VolumeError};
 
 /// The kubelet's folder of drivers, unless it is told another (`volumePluginDir`).
 pub const DEFAULT_DRIVER_FOLDER: &str = "/usr/libexec/kubernetes/kubelet-plugins/volume/exec";
@@ -42,9 +46,6 @@ const NOT_SUPPORTED: &str = "Not supported";
 
 /// So many times in a row a driver may refuse to unmount what is not there, before that counts as done.
 const REFUSALS: u32 = 4;
-
-/// How much of a driver's message is shown, in characters.
-const MESSAGE: usize = 300;
 
 /// Why a driver did not do what it was asked.
 #[derive(Debug, thiserror::Error)]
@@ -172,14 +173,24 @@ fn spelled(host: &Host, path: &RelPath) -> PathBuf {
     path.below(&root)
 }
 
-/// Asks the driver. What it says is shown without these secrets.
-fn ask(
-    host: &Host,
-    plugin: &PluginName,
+/// The variable in which a driver gets what it said of the volume, its own `providerInfo`, in every call: also those that have
+/// no options to put it into.
+const PROVIDER_INFO: &str = "REFLOAT_PROVIDER_INFO";
+
+/// What a driver is asked.
+#[derive(Clone, Copy)]
+struct Call<'a> {
     command: &'static str,
-    args: &[&OsStr],
-    secrets: &Secrets,
-) -> Result<Answer, CallError> {
+    args: &'a [&'a OsStr],
+    /// What it says is shown without these.
+    secrets: &'a Secrets,
+    /// Its own `providerInfo`, as it was recorded.
+    info: Option<&'a Verbatim>,
+}
+
+/// Asks the driver.
+fn ask(host: &Host, plugin: &PluginName, call: &Call<'_>) -> Result<Answer, CallError> {
+    let Call { command, args, secrets, info } = *call;
     let driver = || plugin.to_string();
     let folder = host.flex_drivers.folder();
     let program = program_of(folder, plugin).unwrap_or_default();
@@ -188,11 +199,9 @@ fn ask(
     }
     tracing::debug!(driver = %plugin, command, "asks a flexVolume driver");
     let args: Vec<&OsStr> = std::iter::once(OsStr::new(command)).chain(args.iter().copied()).collect();
-    let output = run_tool(&program, &args, host.tool_deadline).map_err(|source| CallError::Run {
-        driver: driver(),
-        call: command,
-        source,
-    })?;
+    let environment: Vec<_> = info.map(|info| (PROVIDER_INFO, OsStr::new(info.get()))).into_iter().collect();
+    let output = run(program.as_os_str(), &args, &environment, None, host.tool_deadline)
+        .map_err(|source| CallError::Run { driver: driver(), call: command, source })?;
     let garbage = |what| CallError::Garbage { driver: driver(), call: command, what, code: output.code };
     let answer = parse(&output.stdout).map_err(garbage)?;
     match (answer.status.as_str(), output.code) {
@@ -202,8 +211,8 @@ fn ask(
         _ => Err(CallError::Refused {
             driver: driver(),
             call: command,
-            status: shown(&secrets.hidden_in(&answer.status)),
-            message: shown(&secrets.hidden_in(&answer.message)),
+            status: shortened(&secrets.hidden_in(&answer.status)),
+            message: shortened(&secrets.hidden_in(&answer.message)),
         }),
     }
 }
@@ -218,12 +227,7 @@ struct Parsed {
 
 /// The error is what it is instead of an answer, without a byte of it.
 fn parse(stdout: &[u8]) -> Result<Parsed, String> {
-    let whole: Map<String, Value> = serde_json::from_slice(stdout).map_err(|_| match stdout.len() {
-        0 => "nothing".to_owned(),
-        // No more is kept.
-        n if n >= crate::tool::MAX_OUTPUT => format!("{} KiB or more that are no JSON object", n >> 10),
-        n => format!("{n} bytes that are no JSON object"),
-    })?;
+    let whole = json_object(stdout)?;
     let text = |name: &str| field(&whole, name).and_then(Value::as_str).map(str::to_owned);
     let status = text("status").filter(|status| !status.is_empty()).ok_or("an object without a status")?;
     let message = text("message").unwrap_or_default();
@@ -234,11 +238,6 @@ fn parse(stdout: &[u8]) -> Result<Parsed, String> {
 fn field<'a>(answer: &'a Map<String, Value>, name: &str) -> Option<&'a Value> {
     let other = || answer.iter().find(|(key, _)| key.eq_ignore_ascii_case(name)).map(|(_, value)| value);
     answer.get(name).or_else(other)
-}
-
-fn shown(text: &str) -> String {
-    let short: String = text.chars().take(MESSAGE).collect();
-    if short.len() < text.len() { format!("{short}…") } else { short }
 }
 
 /// TearDown: the driver's `unmount`, or a plain one where it leaves that to the kubelet.
@@ -259,7 +258,7 @@ pub(super) fn tear_down(step: &TearDown<'_>) -> Result<(), VolumeError> {
     if !is_there(host.flex_drivers.folder(), &record.plugin) && step.without_driver {
         tracing::warn!(driver = %record.plugin, path = %path, "its flexVolume driver is not there; unmounted without it");
         crate::unmount_own_layers(host, path, expected.as_ref())?;
-    } else if let Err(error) = undo(host, &record.plugin, UNMOUNT, path, expected.as_ref()) {
+    } else if let Err(error) = undo(host, record.into(), UNMOUNT, path, expected.as_ref()) {
         // Scripts fail when there is nothing to unmount, for ever: after a reboot, say.
         let refused = matches!(&error, VolumeError::FlexDriver(error) if error.is_refusal());
         if !refused || step.failures < REFUSALS || layers(host, path)? > 0 {
@@ -279,7 +278,7 @@ pub(super) fn unmount_device(step: &UnmountDevice<'_>) -> Result<(), VolumeError
     let (host, record, path) = (step.host, step.record, &step.record.device_mount_path);
     let expected = host.announced_mount(record.mount.as_ref(), &record.boot_id);
     if layers(host, path)? > 0 {
-        undo(host, &record.plugin, UNMOUNT_DEVICE, path, expected.as_ref())?;
+        undo(host, record.into(), UNMOUNT_DEVICE, path, expected.as_ref())?;
     }
     crate::remove_volume_dir(host, path, false)
 }
@@ -288,15 +287,19 @@ pub(super) fn unmount_device(step: &UnmountDevice<'_>) -> Result<(), VolumeError
 /// needs several.
 fn undo(
     host: &Host,
-    plugin: &PluginName,
+    of: Recorded<'_>,
     command: &'static str,
     path: &RelPath,
     expected: Option<&RecordedMount>,
 ) -> Result<(), VolumeError> {
+    let Some(plugin) = of.plugin else { return Ok(()) };
+    let info = Info::recorded(of.provider_info);
     loop {
         let before = layers(host, path)?;
         let spelled = spelled(host, path);
-        if ask(host, plugin, command, &[spelled.as_os_str()], &Secrets::default())? == Answer::NotSupported {
+        let (args, none) = ([spelled.as_os_str()], Secrets::default());
+        let call = Call { command, args: &args, secrets: &none, info: info.answered.as_ref() };
+        if ask(host, plugin, &call)? == Answer::NotSupported {
             return crate::unmount_own_layers(host, path, expected);
         }
         match layers(host, path)? {

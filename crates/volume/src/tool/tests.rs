@@ -81,3 +81,30 @@ fn a_tool_that_writes_without_end_meets_its_deadline() {
     let error = sh("yes", Duration::from_millis(300)).unwrap_err();
     assert!(matches!(error, ToolError::Deadline { .. }), "{error}");
 }
+
+#[test]
+fn input_is_given_and_its_end_too() {
+    let much = vec![b'x'; 1 << 20];
+    let count = |script: &str, input: &[u8]| {
+        run("sh".as_ref(), &[OsStr::new("-c"), OsStr::new(script)], &[], Some(input), PATIENCE).unwrap()
+    };
+    assert_eq!(String::from_utf8(count("wc -c", &much).stdout).unwrap().trim(), "1048576");
+    assert_eq!(count("cat", b"").stdout, b"");
+    // One that does not read it is not hung up by it, nor is the caller.
+    assert_eq!(count("exec <&-; echo done", &much).stdout, b"done\n");
+    assert_eq!(count("echo done", &much).stdout, b"done\n");
+}
+
+#[test]
+fn a_tool_that_does_not_read_its_input_meets_its_deadline() {
+    let error = run("sleep".as_ref(), &[OsStr::new("1000")], &[], Some(&vec![0; 1 << 20]), Duration::from_millis(300));
+    assert!(matches!(error.unwrap_err(), ToolError::Deadline { .. }));
+}
+
+#[test]
+fn variables_are_added() {
+    let more = [("REFLOAT_TEST_X", OsStr::new("a b"))];
+    let output =
+        run("sh".as_ref(), &[OsStr::new("-c"), OsStr::new("echo $REFLOAT_TEST_X$LC_ALL")], &more, None, PATIENCE);
+    assert_eq!(output.unwrap().stdout, b"a bC\n");
+}

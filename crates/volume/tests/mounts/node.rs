@@ -45,6 +45,7 @@ impl Node {
             drivers: refloat_csi::Drivers::none(),
             flex_drivers: refloat_volume::plugins::flex_volume::FlexDrivers::new(dir.path().join("flex")),
             sys: Sys::new(dir.path().join("scsi/sys"), dir.path().join("scsi/dev")),
+            providers: refloat_volume::provider::Providers::default(),
         };
         Self { dir, host, plugins: Plugins::builtin() }
     }
@@ -334,6 +335,7 @@ impl<'n> Life<'n> {
             confirmed: false,
             boot_id: self.node.host.boot_id.clone(),
             provider_info: None,
+            providers: refloat_record::ProviderAnswers::new(),
             lost: vec![],
         }
     }
@@ -387,6 +389,7 @@ impl<'n> Life<'n> {
                 confirmed: false,
                 boot_id: self.node.host.boot_id.clone(),
                 provider_info,
+                providers: refloat_record::ProviderAnswers::new(),
             });
         }
         answer

@@ -71,6 +71,7 @@ impl CsiNode {
         let options = ManagerOptions {
             flex_volume_dir: std::path::PathBuf::new(),
             sys: refloat_volume::scsi::Sys::default(),
+            provider_dir: None,
             root_dir: self.root.clone(),
             state_dir: self.state.clone(),
             manifests: self.node.pods(),

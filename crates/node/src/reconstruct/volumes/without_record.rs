@@ -4,7 +4,7 @@ use std::path::Path;
 
 use refloat_mount::Mount;
 use refloat_record::{
-    PluginName, PodRef, PodVolume, RecordKey, RecordedBlock, RelPath, SpecName, Verbatim, VolumeMode,
+    PluginName, PodRef, PodVolume, ProviderAnswers, RecordKey, RecordedBlock, RelPath, SpecName, Verbatim, VolumeMode,
 };
 use refloat_volume::plugins::flex_volume::is_flex_volume;
 use refloat_volume::{
@@ -196,6 +196,7 @@ pub(super) fn conclude(context: &Context<'_>, found: &Found<'_>) -> ActualVolume
         confirmed: false,
         boot_id: context.evidence.boot_id.clone(),
         provider_info,
+        providers: ProviderAnswers::new(),
         lost: vec![],
     });
     ActualVolume {

@@ -4,11 +4,11 @@ use refloat_csi::{ExpandVolume, VolumeStats};
 use refloat_record::{PodVolume, RelPath, VolumeMode};
 
 use super::info::Info;
-use super::inputs::{DriverInputs, capacity};
+use super::inputs::{DriverInputs, capacity, recorded_capacity};
 use super::request::{capability, path_for_driver};
 use super::source::Source;
 use super::{block, no_folder};
-use crate::{Host, Object, Recorded, SetUp, SpecSource, VolumeError};
+use crate::{Host, Recorded, SetUp, SpecSource, VolumeError};
 
 /// The call's name.
 const EXPAND: &str = "NodeExpandVolume";
@@ -24,8 +24,7 @@ pub(super) fn if_grown(
     target: &RelPath,
 ) -> Result<(), VolumeError> {
     let SpecSource::Persistent { persistent_volume, .. } = &step.spec.source else { return Ok(()) };
-    let recorded = step.record.and_then(|record| record.persistent_volume.clone());
-    let before = recorded.and_then(|raw| Object::new(raw).ok()).and_then(|volume| capacity(&volume.typed));
+    let before = recorded_capacity(step.record.and_then(|record| record.persistent_volume.as_ref()));
     match (before, capacity(&persistent_volume.typed)) {
         (Some(before), Some(now)) if before < now => expand(step, source, inputs, target, now),
         _ => Ok(()),

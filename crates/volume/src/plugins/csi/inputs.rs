@@ -9,10 +9,10 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::{Pod, Secret, SecretReference};
 use k8s_openapi::api::storage::v1::CSIDriverSpec;
 use refloat_csi::{Secrets, StringMap};
-use refloat_record::PodRef;
+use refloat_record::{PodRef, Verbatim};
 
 use super::source::Source;
-use crate::{ContentError, Lookup, Objects, Problem, Quantity, SpecSource, VolumeError, VolumeSpec};
+use crate::{ContentError, Lookup, Object, Objects, Problem, Quantity, SpecSource, VolumeError, VolumeSpec};
 
 /// How often a volume is published again whose driver asks for that.
 ///
@@ -78,6 +78,11 @@ impl DriverInputs {
     /// The secrets that SetUp tells.
     pub(crate) fn secrets(&self) -> &Secrets {
         &self.publish_secrets
+    }
+
+    /// All secrets that a driver is told in any call.
+    pub(crate) fn all_secrets(&self) -> [&Secrets; 3] {
+        [&self.stage_secrets, &self.publish_secrets, &self.expand_secrets]
     }
 
     /// Whether the driver is to be asked to publish again from time to time, [`REPUBLISH_EVERY`].
@@ -338,6 +343,11 @@ fn grow_to(spec: &VolumeSpec, objects: &dyn Objects) -> Option<i64> {
 /// A volume's size in bytes.
 pub(super) fn capacity(volume: &k8s_openapi::api::core::v1::PersistentVolume) -> Option<i64> {
     bytes(&volume.spec.as_ref()?.capacity.as_ref()?.get("storage")?.0)
+}
+
+/// The size in bytes of a recorded `PersistentVolume`, if it says one.
+pub(crate) fn recorded_capacity(persistent_volume: Option<&Verbatim>) -> Option<i64> {
+    capacity(&Object::new(persistent_volume?.clone()).ok()?.typed)
 }
 
 fn bytes(text: &str) -> Option<i64> {

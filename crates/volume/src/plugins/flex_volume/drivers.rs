@@ -14,8 +14,8 @@ use crate::Host;
 
 const INIT: &str = "init";
 
-/// What a driver says of itself when it is asked to `init`. The kubelet's `selinuxRelabel`, `supportsMetrics` and
-/// `requiresFSResize` are accepted and change nothing here.
+/// What a driver says of itself when it is asked to `init`. The kubelet's `selinuxRelabel` and
+/// `supportsMetrics` are accepted and change nothing here.
 ///
 /// # Source
 /// `DriverCapabilities` of `pkg/volume/flexvolume/driver-call.go`.
@@ -25,6 +25,8 @@ pub(super) struct DriverCapabilities {
     pub(super) attach: bool,
     /// The files are given to the pod's fsGroup after it has mounted.
     pub(super) fs_group: bool,
+    /// Its file systems are grown after its volumes have.
+    pub(super) fs_resize: bool,
 }
 
 impl DriverCapabilities {
@@ -32,7 +34,7 @@ impl DriverCapabilities {
     fn told(answer: &Map<String, Value>) -> Self {
         let told = field(answer, "capabilities").and_then(Value::as_object);
         let is = |name: &str| told.and_then(|told| field(told, name)).and_then(Value::as_bool).unwrap_or(true);
-        Self { attach: is("attach"), fs_group: is("fsGroup") }
+        Self { attach: is("attach"), fs_group: is("fsGroup"), fs_resize: is("requiresFSResize") }
     }
 }
 
@@ -98,17 +100,19 @@ impl FlexDrivers {
         {
             return Ok(capabilities);
         }
-        let answer = match super::ask(host, plugin, INIT, &[], &Secrets::default())? {
-            Answer::Done(answer) => answer,
-            Answer::NotSupported => {
-                return Err(CallError::Refused {
-                    driver: plugin.to_string(),
-                    call: INIT,
-                    status: super::NOT_SUPPORTED.into(),
-                    message: String::new(),
-                });
-            }
-        };
+        let none = Secrets::default();
+        let answer =
+            match super::ask(host, plugin, &super::Call { command: INIT, args: &[], secrets: &none, info: None })? {
+                Answer::Done(answer) => answer,
+                Answer::NotSupported => {
+                    return Err(CallError::Refused {
+                        driver: plugin.to_string(),
+                        call: INIT,
+                        status: super::NOT_SUPPORTED.into(),
+                        message: String::new(),
+                    });
+                }
+            };
         let capabilities = DriverCapabilities::told(&answer);
         tracing::info!(driver = %plugin, ?capabilities, "the flexVolume driver is initialised");
         *known = Some((identity, capabilities));
@@ -124,11 +128,12 @@ mod tests {
     fn what_a_driver_does_not_say_is_as_the_kubelet_takes_it() {
         let told = |text: &str| {
             let capabilities = DriverCapabilities::told(&serde_json::from_str(text).unwrap());
-            (capabilities.attach, capabilities.fs_group)
+            (capabilities.attach, capabilities.fs_group, capabilities.fs_resize)
         };
-        assert_eq!(told(r#"{"status":"Success"}"#), (true, true));
-        assert_eq!(told(r#"{"capabilities":{"attach":false}}"#), (false, true));
-        assert_eq!(told(r#"{"Capabilities":{"Attach":false,"FSGroup":false,"supportsMetrics":true}}"#), (false, false));
-        assert_eq!(told(r#"{"capabilities":{"attach":"no"}}"#), (true, true));
+        assert_eq!(told(r#"{"status":"Success"}"#), (true, true, true));
+        assert_eq!(told(r#"{"capabilities":{"attach":false,"requiresFSResize":false}}"#), (false, true, false));
+        let other = r#"{"Capabilities":{"Attach":false,"FSGroup":false,"supportsMetrics":true}}"#;
+        assert_eq!(told(other), (false, false, true));
+        assert_eq!(told(r#"{"capabilities":{"attach":"no"}}"#), (true, true, true));
     }
 }

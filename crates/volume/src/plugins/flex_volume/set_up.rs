@@ -11,71 +11,21 @@ use std::os::fd::AsFd as _;
 
 use refloat_csi::Secrets;
 use refloat_mount::{BindOptions, NewMount};
-use refloat_record::{BootId, RelPath, Verbatim};
-use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value};
+use refloat_record::{BootId, RelPath};
+use serde_json::Value;
 
-use super::source::{Source, checked, hidden};
-use super::{Answer, CallError, UNMOUNT, UNMOUNT_DEVICE, ask, field, layers, spelled, undo};
+use super::source::{Source, checked};
+use super::{Answer, Call, CallError, Info, UNMOUNT, UNMOUNT_DEVICE, ask, expand, field, layers, spelled, undo};
 use crate::plugins::csi::needed;
 use crate::plugins::known::no_folder;
 use crate::plugins::{bad_spec, refuse_hidden_data};
+use crate::secret_text::with_decoded;
 use crate::tear_down::{is_own, other_mount};
-use crate::{DeviceOutcome, Host, MountDevice, Object, Problem, SetUp, SpecSource, VolumeError};
+use crate::{DeviceOutcome, Host, MountDevice, Object, Problem, Recorded, SetUp, SpecSource, VolumeError};
 
 const WAIT_FOR_ATTACH: &str = "waitforattach";
 const MOUNT_DEVICE: &str = "mountdevice";
 const MOUNT: &str = "mount";
-
-/// The record's `providerInfo`: what the driver answered.
-#[derive(Debug, Clone, Default, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Info {
-    /// The device that `waitforattach` told.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    device: Option<String>,
-    /// The `providerInfo` object of its last answer that had one.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    answered: Option<Verbatim>,
-}
-
-impl Info {
-    fn recorded(provider_info: Option<&Verbatim>) -> Self {
-        provider_info.and_then(|info| info.parse().ok()).unwrap_or_default()
-    }
-
-    fn verbatim(&self) -> Verbatim {
-        Verbatim::of(self).expect("texts and JSON")
-    }
-
-    /// Takes the `providerInfo` of an answer, unless a secret is in it.
-    fn take(&mut self, plugin: &str, answer: &Map<String, Value>, secrets: &Secrets) {
-        let Some(told) = field(answer, "providerInfo").filter(|told| told.is_object()) else { return };
-        if has_secret(told, secrets) {
-            tracing::warn!(
-                code = "ProviderInfoDropped",
-                driver = plugin,
-                "the flexVolume driver answered with a providerInfo that holds a secret; it is not kept"
-            );
-            return;
-        }
-        self.answered = Some(Verbatim::from_value(told));
-    }
-}
-
-/// Whether one of these secrets is a part of any text in this value, or of the value as it is written.
-fn has_secret(value: &Value, secrets: &Secrets) -> bool {
-    if secrets.is_empty() {
-        return false;
-    }
-    match value {
-        Value::String(text) => secrets.are_in(text),
-        Value::Array(list) => list.iter().any(|value| has_secret(value, secrets)),
-        Value::Object(map) => map.iter().any(|(key, value)| secrets.are_in(key) || has_secret(value, secrets)),
-        Value::Null | Value::Bool(_) => false,
-        Value::Number(number) => secrets.are_in(&number.to_string()),
-    }
-}
 
 /// Removes the folder of a call that was refused, if nothing came of it. What cannot be removed is found later.
 fn remove_unused(host: &Host, path: &RelPath, error: &CallError) {
@@ -87,7 +37,7 @@ fn remove_unused(host: &Host, path: &RelPath, error: &CallError) {
 /// Takes away what a call left that did not come to its end. What is not of this boot's own call is another's.
 fn begin_anew(
     host: &Host,
-    plugin: &refloat_record::PluginName,
+    of: Recorded<'_>,
     command: &'static str,
     path: &RelPath,
     asked_in: Option<&BootId>,
@@ -96,7 +46,7 @@ fn begin_anew(
     let absolute = host.absolute(path);
     match table.at(&absolute) {
         Some(top) if asked_in != Some(&host.boot_id) => Err(VolumeError::Refused(other_mount(&absolute, top))),
-        Some(_) => undo(host, plugin, command, path, None),
+        Some(_) => undo(host, of, command, path, None),
         None => Ok(()),
     }
 }
@@ -112,13 +62,16 @@ pub(in crate::plugins) fn mount_device(step: &MountDevice<'_>) -> Result<DeviceO
     if !host.flex_drivers.initialised(host, plugin)?.attach {
         return Ok(DeviceOutcome::NotNeeded);
     }
-    begin_anew(host, plugin, UNMOUNT_DEVICE, step.path, step.record.map(|record| &record.boot_id))?;
+    let before = step.record.map_or(Recorded { plugin: Some(plugin), ..Recorded::default() }, Recorded::from);
+    begin_anew(host, before, UNMOUNT_DEVICE, step.path, step.record.map(|record| &record.boot_id))?;
     refuse_hidden_data(host, step.path)?;
     let mut info = Info::recorded(step.record.and_then(|record| record.provider_info.as_ref()));
     let options = source.of_device(step.spec, info.answered.as_ref());
     // What attaching told is the controller's, in the node's status; the driver finds the device by its options.
     let none = Secrets::default();
-    let waited = ask(host, plugin, WAIT_FOR_ATTACH, &[OsStr::new(""), OsStr::new(&options)], &none)?;
+    let told = info.answered.clone();
+    let call = Call { command: WAIT_FOR_ATTACH, args: &[], secrets: &none, info: told.as_ref() };
+    let waited = ask(host, plugin, &Call { args: &[OsStr::new(""), OsStr::new(&options)], ..call })?;
     info.device = match &waited {
         Answer::Done(answer) => field(answer, "device").and_then(Value::as_str),
         Answer::NotSupported => None,
@@ -130,7 +83,7 @@ pub(in crate::plugins) fn mount_device(step: &MountDevice<'_>) -> Result<DeviceO
     host.root.make_dirs(step.path.as_path(), 0o750).map_err(VolumeError::Path)?;
     let path = spelled(host, step.path);
     let args = [path.as_os_str(), OsStr::new(device.as_deref().unwrap_or_default()), OsStr::new(&options)];
-    let answer = match ask(host, plugin, MOUNT_DEVICE, &args, &none) {
+    let answer = match ask(host, plugin, &Call { command: MOUNT_DEVICE, args: &args, ..call }) {
         Ok(Answer::Done(answer)) => answer,
         Ok(Answer::NotSupported) => return not_supported(step, device.as_deref()),
         Err(error) => {
@@ -165,21 +118,26 @@ pub(in crate::plugins) fn set_up(step: &SetUp<'_>) -> Result<(), VolumeError> {
     let path = step.path.ok_or_else(no_folder)?;
     let (host, plugin) = (step.host, &step.spec.plugin);
     let mut info = Info::recorded(step.record.and_then(|record| record.provider_info.as_ref()));
+    let of_device = Info::recorded(step.device.and_then(|device| device.provider_info.as_ref())).answered;
+    let told = info.answered.clone().or(of_device);
     if step.confirmed || step.mounted {
+        // Before the record says the new size: what has not grown is tried again.
+        expand::if_grown(step, source, path, told.as_ref())?;
         return step.announce(None, Some(info.verbatim())).map(drop);
     }
     same_device(step, source)?;
     let capabilities = host.flex_drivers.initialised(host, plugin)?;
-    begin_anew(host, plugin, UNMOUNT, path, step.record.map(|record| &record.boot_id))?;
+    let before = step.record.map_or(Recorded { plugin: Some(plugin), ..Recorded::default() }, Recorded::from);
+    begin_anew(host, before, UNMOUNT, path, step.record.map(|record| &record.boot_id))?;
     // Of a driver that mounts nothing, what lies there is its own.
     if !step.record.is_some_and(|record| record.confirmed && record.mount.is_none()) {
         refuse_hidden_data(host, path)?;
     }
-    let of_device = Info::recorded(step.device.and_then(|device| device.provider_info.as_ref())).answered;
-    let options = source.of_mount(step.spec, inputs, step.fs_group, info.answered.as_ref().or(of_device.as_ref()));
+    let options = source.of_mount(step.spec, inputs, step.fs_group, told.as_ref());
     let folder = step.announce_call(info.verbatim())?.make_volume_dir(0o750)?;
-    let (spelled, secrets) = (spelled(host, path), hidden(inputs.secrets()));
-    match ask(host, plugin, MOUNT, &[spelled.as_os_str(), OsStr::new(&options)], &secrets) {
+    let (spelled, secrets) = (spelled(host, path), with_decoded(inputs.secrets()));
+    let args = [spelled.as_os_str(), OsStr::new(&options)];
+    match ask(host, plugin, &Call { command: MOUNT, args: &args, secrets: &secrets, info: told.as_ref() }) {
         Ok(Answer::Done(answer)) => {
             info.take(plugin.as_str(), &answer, &secrets);
             step.announce_call(info.verbatim())?;

@@ -171,16 +171,3 @@ fn base64(value: &ByteString) -> String {
         _ => String::new(),
     }
 }
-
-/// What must not be shown of these secrets, which are in base64: that, and what it stands for.
-pub(super) fn hidden(secrets: &Secrets) -> Secrets {
-    let mut all = StringMap::new();
-    for (key, coded) in secrets.expose() {
-        let plain = serde_json::from_value::<ByteString>(coded.as_str().into()).ok();
-        if let Some(plain) = plain.and_then(|plain| String::from_utf8(plain.0).ok()) {
-            all.insert(format!("{key} decoded"), plain);
-        }
-        all.insert(key.clone(), coded.clone());
-    }
-    Secrets::new(all)
-}
