@@ -19,6 +19,7 @@ mod real_node;
 mod sanity;
 mod screenshot;
 mod test;
+mod vm;
 
 use clap::{Parser, Subcommand};
 
@@ -49,6 +50,8 @@ enum Command {
     PeerCheck(peer::check::Args),
     /// Build a real kubelet and API server for the tests beside them, and run a command in such a node
     RealNode(real_node::Args),
+    /// Boot Debian's kernel in a virtual machine and run the tests there that need it: NFS, iSCSI, multipath
+    Vm(vm::Args),
     /// Make the picture of `scan -o html` in the README anew (needs root and Chromium)
     Screenshot(screenshot::Args),
     /// Run every fuzz target for a while
@@ -74,6 +77,7 @@ fn main() -> anyhow::Result<std::process::ExitCode> {
         Command::Bench(args) => bench::run(&args),
         Command::PeerCheck(args) => peer::check::run(&args),
         Command::RealNode(args) => real_node::run(&args),
+        Command::Vm(args) => vm::run(&args),
         Command::Screenshot(args) => screenshot::run(&args),
         Command::Fuzz(args) => fuzz::run(&args),
         Command::ExecTraced { words } => match kill_sweep::tracer::exec(&words)? {},

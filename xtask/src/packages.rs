@@ -18,6 +18,7 @@ const TOOLS: &[(&str, &str, &str)] = &[
     ("runc", "runc", "what needs a real node"),
     ("etcd", "etcd-server", "what needs a real node"),
     ("busybox", "busybox-static", "what needs a real node"),
+    ("qemu-system-x86_64", "qemu-system-x86", "what needs a virtual machine"),
     ("chromium", "chromium", "the page of `scan -o html` in a browser"),
 ];
 

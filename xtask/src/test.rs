@@ -10,6 +10,7 @@ use crate::packages;
 use crate::peer::check;
 use crate::process::{build_refloat, cargo, find_tool};
 use crate::{kill_sweep, real_node, sanity};
+use refloat_test_support::virtual_machine;
 
 /// Arguments of `test`.
 #[derive(Debug, Default, clap::Args)]
@@ -17,6 +18,9 @@ pub(crate) struct Args {
     /// Only the crates' tests: no demo, no kill sweep
     #[arg(long)]
     quick: bool,
+    /// Only the tests in the virtual machine
+    #[arg(long, conflicts_with = "quick")]
+    vm: bool,
 }
 
 #[derive(Debug, Default)]
@@ -51,21 +55,31 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     for (tool, what) in packages::install_missing() {
         count.skip(format!("{what}: there is no {tool}"));
     }
+    if args.vm {
+        vm(&mut count);
+        return Ok(conclude(&count));
+    }
     let real_node = if args.quick { None } else { build_real_node(&mut count) };
-    crates(&mut count, real_node.as_deref())?;
+    crates(&mut count, real_node.as_deref(), args.quick)?;
     if !args.quick {
+        vm(&mut count);
         demo(&mut count)?;
         peer(&mut count);
         sanity(&mut count);
         sweep(&mut count);
     }
+    Ok(conclude(&count))
+}
+
+/// Says what did not run or failed and, in the last line, how many.
+fn conclude(count: &Count) -> ExitCode {
     for (title, list) in [("skipped", &count.what_skipped), ("failed", &count.what_failed)] {
         for line in list {
             println!("{title}: {line}");
         }
     }
     println!("{} passed, {} failed, {} skipped", count.passed, count.failed, count.skipped);
-    Ok(if count.failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    if count.failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 /// The programs of the real node, that some of the crates' tests run beside. Without them those say themselves that they are
@@ -81,10 +95,13 @@ fn build_real_node(count: &mut Count) -> Option<PathBuf> {
 }
 
 /// `cargo test --workspace`. A test that cannot run here passes and says `skipped: NAME: REASON`.
-fn crates(count: &mut Count, real_node: Option<&Path>) -> Result<()> {
+fn crates(count: &mut Count, real_node: Option<&Path>, without_vm: bool) -> Result<()> {
     let mut command = cargo(&["test", "--workspace", "--no-fail-fast", "--", "--nocapture"]);
     if let Some(folder) = real_node {
         command.env(refloat_test_support::real_node::OUT, folder);
+    }
+    if !without_vm {
+        command.env(virtual_machine::MARK, virtual_machine::LATER);
     }
     let (read, write) = std::io::pipe().context("cannot make a pipe")?;
     command.stdout(write.try_clone()?).stderr(write);
@@ -126,6 +143,24 @@ fn count_line(line: &str, count: &mut Count) {
             "ignored" => count.skipped += number,
             _ => {}
         }
+    }
+}
+
+/// The tests that need another kernel than this machine's.
+fn vm(count: &mut Count) {
+    let name = "the tests in a virtual machine";
+    let failed_before = count.failed;
+    let ended = crate::vm::check(None, &mut |line| {
+        println!("{line}");
+        count_line(line, count);
+    });
+    match ended {
+        Ok(Err(why)) => count.skip(format!("{name}: {why}")),
+        Ok(Ok(code)) if code != 0 && count.failed == failed_before => {
+            count.result(name, Err(anyhow::anyhow!("they ended with code {code}")));
+        }
+        Ok(Ok(_)) => {}
+        Err(error) => count.result(name, Err(error)),
     }
 }
 

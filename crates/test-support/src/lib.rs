@@ -4,6 +4,7 @@
 //! - [`in_one_process_each`]: a process and a namespace for each test.
 //! - [`as_nobody`]: the same program once more, as an ordinary user.
 //! - [`with_tools`]: the same program with scripts of ours in its `PATH`.
+//! - [`in_the_virtual_machine`]: tests for another kernel than this machine's.
 //! - [`corpus()`]: the seeds of a fuzz target.
 //! - [`ScsiSim`]: disks of a storage array that is not there.
 //! - [`RealNode`](real_node::RealNode): a real kubelet with its API server and real containers.
@@ -17,6 +18,7 @@ pub mod real_node;
 pub mod scsi_sim;
 mod skip;
 mod tools;
+pub mod virtual_machine;
 
 pub use libtest_mimic::{Arguments, Failed, Trial};
 
@@ -26,6 +28,7 @@ pub use processes::{as_nobody, in_one_process_each, is_as_nobody};
 pub use scsi_sim::ScsiSim;
 pub use skip::{Outcome, Run, Skip, Test, Verdict, skip, trial};
 pub use tools::{MOUNT_NFS, with_tools, write_tool};
+pub use virtual_machine::in_the_virtual_machine;
 
 /// Lists functions as tests: `tests!(a, b);` makes `TESTS`, in which each is named by its module and itself.
 ///

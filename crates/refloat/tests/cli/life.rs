@@ -2,12 +2,13 @@
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
-use std::process::{Child, Stdio};
-use std::time::{Duration, Instant};
+use std::process::Stdio;
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use refloat_record::{BootId, Record, Store};
 
+pub(crate) use crate::kit::{Manager, wait};
 use crate::node::{Node, files};
 use crate::{Test, Verdict, config_map, path_of, pod, secret, tool, volume};
 
@@ -32,43 +33,6 @@ fn set_up(node: &Node) -> Result<()> {
     node.apply("c.yaml", &config_map("c", "one"))?;
     node.apply("s.yaml", &secret("s", "one"))?;
     node.apply("p.yaml", &pod("web", "[{name: a, mountPath: /a, subPath: x}]", VOLUMES))
-}
-
-/// A manager that runs until it is dropped.
-pub(crate) struct Manager(Child);
-
-impl Manager {
-    pub(crate) fn start(node: &Node) -> Result<Self> {
-        Self::start_with(node, &[])
-    }
-
-    pub(crate) fn start_with(node: &Node, more: &[&str]) -> Result<Self> {
-        let pods = node.pods().display().to_string();
-        let mut command = node.refloat(&[&["node", "--manifests", &pods], more].concat());
-        Ok(Self(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn()?))
-    }
-
-    pub(crate) fn stop(mut self, signal: rustix::process::Signal) -> Result<Option<i32>> {
-        rustix::process::kill_process(rustix::process::Pid::from_child(&self.0), signal)?;
-        Ok(self.0.wait()?.code())
-    }
-}
-
-impl Drop for Manager {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-/// Waits until something is so.
-pub(crate) fn wait(what: &str, mut is_so: impl FnMut() -> Result<bool>) -> Result<()> {
-    let start = Instant::now();
-    while !is_so()? {
-        ensure!(start.elapsed() < Duration::from_secs(15), "{what} did not happen within 15 seconds");
-        std::thread::sleep(Duration::from_millis(20));
-    }
-    Ok(())
 }
 
 fn mounted(node: &Node) -> Result<usize> {
@@ -181,7 +145,7 @@ fn two_managers(node: &mut Node) -> Result<Verdict> {
     let manager = Manager::start(node)?;
     wait("the volumes being there", || Ok(mounted(node)? == 4))?;
     let ran = node.once()?.expect(1)?;
-    let pid = manager.0.id().to_string();
+    let pid = manager.id().to_string();
     ensure!(ran.stderr.contains(&pid) && ran.stderr.contains("hint: "), "{ran:?}");
     // Looking is always possible.
     node.scan()?.expect(0)?;
@@ -291,13 +255,13 @@ fn idle(node: &mut Node) -> Result<Verdict> {
     let manager = Manager::start(node)?;
     wait("the volumes being there", || Ok(mounted(node)? == 4))?;
     let ticks = || -> Result<u64> {
-        let stat = std::fs::read_to_string(format!("/proc/{}/stat", manager.0.id()))?;
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", manager.id()))?;
         let (_, fields) = stat.rsplit_once(')').context("an odd stat")?;
         let fields: Vec<_> = fields.split_ascii_whitespace().collect();
         Ok(fields[11].parse::<u64>()? + fields[12].parse::<u64>()?)
     };
     let switches = || -> Result<u64> {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", manager.0.id()))?;
+        let status = std::fs::read_to_string(format!("/proc/{}/status", manager.id()))?;
         let line = status.lines().find_map(|l| l.strip_prefix("voluntary_ctxt_switches:")).context("an odd status")?;
         Ok(line.trim().parse()?)
     };

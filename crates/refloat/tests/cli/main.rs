@@ -14,6 +14,7 @@ mod foreign;
 mod foreign_csi;
 mod gone_plugins;
 mod hung;
+mod kit;
 mod layouts;
 mod life;
 mod looking;
@@ -30,8 +31,9 @@ mod sources;
 mod usage;
 
 use std::path::Path;
-use std::process::{Command, ExitCode, Stdio};
+use std::process::ExitCode;
 
+use kit::{path_of, pod, tool, volume};
 use node::Node;
 use refloat_test_support::Verdict;
 
@@ -77,14 +79,6 @@ fn main() -> ExitCode {
     })
 }
 
-/// A pod of the namespace `test`.
-fn pod(name: &str, mounts: &str, volumes: &str) -> String {
-    format!(
-        "apiVersion: v1\nkind: Pod\nmetadata: {{name: {name}, namespace: test}}\nspec:\n  containers:\n  - name: main\n    \
-         image: example.org/main\n    volumeMounts: {mounts}\n  volumes:\n{volumes}"
-    )
-}
-
 /// A configMap with one key.
 fn config_map(name: &str, value: &str) -> String {
     format!("apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: {name}, namespace: test}}\ndata: {{key: {value}}}\n")
@@ -93,26 +87,6 @@ fn config_map(name: &str, value: &str) -> String {
 /// A secret with one key.
 fn secret(name: &str, value: &str) -> String {
     format!("apiVersion: v1\nkind: Secret\nmetadata: {{name: {name}, namespace: test}}\nstringData: {{key: {value}}}\n")
-}
-
-/// A volume in what a scan printed.
-fn volume<'a>(scan: &'a serde_json::Value, pod: &str, name: &str) -> anyhow::Result<&'a serde_json::Value> {
-    let mut volumes = scan["volumes"].as_array().into_iter().flatten();
-    let found = volumes.find(|v| v["pod"]["name"] == pod && v["volume"] == name);
-    found.ok_or_else(|| anyhow::anyhow!("there is no volume {pod}/{name} in {scan:#}"))
-}
-
-/// The path of a volume.
-fn path_of(scan: &serde_json::Value, pod: &str, name: &str) -> anyhow::Result<std::path::PathBuf> {
-    let path = volume(scan, pod, name)?["path"].as_str();
-    Ok(path.ok_or_else(|| anyhow::anyhow!("{pod}/{name} has no path"))?.into())
-}
-
-/// Runs another program; an error if it fails.
-fn tool(program: &str, args: &[&std::ffi::OsStr]) -> anyhow::Result<()> {
-    let output = Command::new(program).args(args).stdin(Stdio::null()).output()?;
-    anyhow::ensure!(output.status.success(), "{program} {args:?}: {}", String::from_utf8_lossy(&output.stderr));
-    Ok(())
 }
 
 /// Whether this is root in the machine's own user namespace.
