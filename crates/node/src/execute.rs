@@ -23,7 +23,7 @@ use refloat_record::{
     DeviceMount, PodCheckpoint, PodRef, PodVolume, Record, RecordKey, RecordedBlock, RecordedMount, RelPath, Store,
     VolumeMode,
 };
-use refloat_volume::{Forced, Host, Plugins, Problem, VolumeError};
+use refloat_volume::{Forced, Host, Peers, Plugins, Problem, VolumeError};
 
 use crate::reconstruct::{self, Mounts};
 use crate::{Exclusion, Operation, VolumeKey};
@@ -333,6 +333,19 @@ impl Executor {
                 "The record is kept and it is tried again. Look for something that mounts it anew.",
             ))),
         }
+    }
+}
+
+impl Peers for Executor {
+    fn devices(&self) -> Result<Vec<DeviceMount>, VolumeError> {
+        let Some(store) = &self.store else { return Ok(vec![]) };
+        store.device_mounts().map_err(|error| {
+            VolumeError::Refused(Problem::new(
+                "RecordsUnreadable",
+                format!("what other devices use cannot be told: {}", refloat_volume::error_chain(&error)),
+                "Nothing that they may share is touched. Look at the state folder. It is tried again.",
+            ))
+        })
     }
 }
 

@@ -33,7 +33,7 @@ use std::time::{Duration, Instant};
 
 use crate::codec::{self, Extra};
 use crate::disk::{Disk, RealDisk};
-use crate::{Record, RecordKey, RecordKind};
+use crate::{DeviceMount, Record, RecordKey, RecordKind};
 
 pub use load::Verified;
 pub use set_aside::SetAside;
@@ -373,6 +373,15 @@ impl<D: Disk> Store<D> {
     pub fn load(&self) -> Result<Loaded, OpenError> {
         let _alone = self.busy.write().unwrap_or_else(PoisonError::into_inner);
         load::load(self)
+    }
+
+    /// The records of devices, as the disk has them now. What cannot be read is left out and left where it is.
+    ///
+    /// # Errors
+    /// Their folder cannot be read.
+    pub fn device_mounts(&self) -> Result<Vec<DeviceMount>, OpenError> {
+        let _shared = self.busy.read().unwrap_or_else(PoisonError::into_inner);
+        load::device_mounts(self)
     }
 
     /// Writes a record durably, replacing the one with the same key. When this returns without an error the

@@ -7,6 +7,7 @@
 //! [`MULTIPATH`], which has to be in the `PATH` ([`with_tools`](crate::with_tools)), removes a map unless it is mounted.
 
 mod files;
+mod iscsi;
 mod serve;
 
 use std::collections::BTreeMap;
@@ -17,6 +18,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
 use crate::Skip;
+
+pub use iscsi::{ISCSIADM, LogOutDoes, PortalDoes};
 
 /// The program `multipath`, of which only `-f` is done.
 pub const MULTIPATH: (&str, &str) = ("multipath", include_str!("scsi_sim/multipath.sh"));
@@ -93,6 +96,7 @@ struct State {
     events: Vec<String>,
     multipath: MultipathDoes,
     ignores_deletes: bool,
+    iscsi: iscsi::Iscsi,
 }
 
 /// What is to be simulated as one logical unit.
@@ -181,11 +185,6 @@ impl ScsiSim {
     /// A Fibre Channel port of the array, with this name (hexadecimal digits), at a SCSI host, which is made if need be.
     pub fn fc_port(&self, host: u32, wwn: &str) -> Port {
         self.add_port(host, Transport::Fc(wwn.to_owned()))
-    }
-
-    /// What is behind an iSCSI session with this number, at a SCSI host of its own.
-    pub fn iscsi_session(&self, host: u32, session: u32) -> Port {
-        self.add_port(host, Transport::Session(session))
     }
 
     fn add_port(&self, host: u32, transport: Transport) -> Port {

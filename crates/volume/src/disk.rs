@@ -8,7 +8,7 @@ mod mount;
 mod tests;
 
 pub(crate) use identity::Identity;
-pub(crate) use mount::{Disk, mount};
+pub(crate) use mount::{Disk, is_missing, missing, mount};
 
 /// What messages call the fields of a volume, and what they tell to do.
 #[derive(Debug, Clone, Copy)]
@@ -33,6 +33,14 @@ impl Words {
         fs_type: "spec.local.fsType",
         partitions: "use one of its partitions as spec.local.path",
         built_on: "use the device that is built on it as spec.local.path",
+    };
+
+    /// Of an iSCSI volume.
+    pub(crate) const ISCSI: Self = Self {
+        other_device: "look whether the disk's content was replaced at the target",
+        no_file_system: "correct the volume's targetPortal, iqn or lun",
+        fs_type: "iscsi.fsType",
+        ..Self::FC
     };
 
     /// Of a Fibre Channel volume.

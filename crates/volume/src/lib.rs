@@ -46,8 +46,8 @@ pub use object::{Lookup, NodeFacts, Object, Objects};
 pub use payload::{ContentError, Payload, PayloadFile};
 pub use plugin::{
     Announced, Announcer, Capabilities, DeviceAnnouncer, DeviceOutcome, Doubts, FoundVolume, GlobalMount, LayoutMemo,
-    MountDevice, Plugin, Plugins, Presence, Rebuilt, RebuiltDevice, RebuiltSpec, Reconstruction, Recorded, Servers,
-    SetUp, TearDown, UnmountDevice,
+    MountDevice, Peers, Plugin, Plugins, Presence, Rebuilt, RebuiltDevice, RebuiltSpec, Reconstruction, Recorded,
+    Servers, SetUp, TearDown, UnmountDevice,
 };
 pub use plugins::csi::{DriverInputs, ForeignFile};
 pub use pod_resources::{PodResources, PodResourcesError};

@@ -529,6 +529,22 @@ impl Announced<'_> {
     }
 }
 
+/// What other devices of this node are known by their records: implemented by the executor. Plugins whose devices share
+/// something with others (an iSCSI session) ask for it.
+pub trait Peers: std::fmt::Debug {
+    /// The records of all devices, as they are now.
+    ///
+    /// # Errors
+    /// They cannot be read, so nobody can tell what others use.
+    fn devices(&self) -> Result<Vec<DeviceMountRecord>, VolumeError>;
+}
+
+impl Peers for Vec<DeviceMountRecord> {
+    fn devices(&self) -> Result<Vec<DeviceMountRecord>, VolumeError> {
+        Ok(self.clone())
+    }
+}
+
 /// What MountDevice is given.
 pub struct MountDevice<'a> {
     /// The node.
@@ -547,6 +563,8 @@ pub struct MountDevice<'a> {
     pub mounted: bool,
     /// Whether a driver confirmed the device in this boot, and what it mounted then is still there.
     pub confirmed: bool,
+    /// The other devices.
+    pub peers: &'a dyn Peers,
     /// Writes the record.
     pub announcer: &'a dyn DeviceAnnouncer,
 }
@@ -624,6 +642,8 @@ pub struct UnmountDevice<'a> {
     pub record: &'a DeviceMountRecord,
     /// Whether the record was really read from the store.
     pub trusted: bool,
+    /// The other devices.
+    pub peers: &'a dyn Peers,
 }
 
 /// The plugins of this node.

@@ -10,12 +10,14 @@ pub mod fc;
 pub mod flex_volume;
 pub mod glusterfs;
 pub mod host_path;
+pub mod iscsi;
 pub(crate) mod known;
 pub mod local;
 mod marker;
 pub mod nfs;
 mod payload_volume;
 pub mod projected;
+mod san;
 pub mod secret;
 mod tmpfs;
 
@@ -39,6 +41,7 @@ pub(crate) fn all() -> Vec<Box<dyn Plugin>> {
         Box::new(fc::Fc),
         Box::new(glusterfs::GlusterFs),
         Box::new(host_path::HostPath),
+        Box::new(iscsi::Iscsi),
         Box::new(local::Local),
         Box::new(nfs::Nfs),
         Box::new(projected::Projected),
@@ -118,8 +121,18 @@ fn bad_spec(error: &crate::SpecError) -> crate::VolumeError {
 /// Refuses a folder that is to be mounted over and has something in it: it was written while nothing was mounted
 /// there, and mounting would hide it.
 pub(crate) fn refuse_hidden_data(host: &crate::Host, path: &refloat_record::RelPath) -> Result<(), crate::VolumeError> {
+    refuse_hidden_data_but(host, path, None)
+}
+
+/// The same where one file is known, and may be hidden.
+pub(crate) fn refuse_hidden_data_but(
+    host: &crate::Host,
+    path: &refloat_record::RelPath,
+    known: Option<&str>,
+) -> Result<(), crate::VolumeError> {
+    let is_known = |entry: &refloat_mount::DirEntry| known.is_some_and(|known| entry.name == known);
     match host.root.list(path.as_path()).map_err(crate::VolumeError::Path)? {
-        Some(entries) if !entries.is_empty() => Err(crate::VolumeError::Refused(crate::Problem::new(
+        Some(entries) if !entries.iter().all(is_known) => Err(crate::VolumeError::Refused(crate::Problem::new(
             "DataBelowMount",
             format!("{} holds files that mounting the volume would hide", host.absolute(path).display()),
             "they were written while nothing was mounted there; move them away, then the volume is mounted",

@@ -15,6 +15,7 @@ mod change;
 mod hold;
 mod ids;
 mod read;
+mod session;
 #[cfg(test)]
 mod tests;
 mod used;
@@ -29,6 +30,7 @@ pub(crate) use change::left_in_use;
 pub use change::{Scan, TakenOff};
 pub use hold::Hold;
 pub use ids::normal as normal_id;
+pub use session::Session;
 pub use used::User;
 
 /// Where this node's sysfs and device nodes are, and who works on which disk.
@@ -36,6 +38,7 @@ pub use used::User;
 pub struct Sys {
     sysfs: PathBuf,
     dev: PathBuf,
+    iscsi: Vec<PathBuf>,
     held: hold::Held,
 }
 
@@ -44,6 +47,12 @@ impl Default for Sys {
         Self::new("/sys", "/dev")
     }
 }
+
+/// Where distributions have the database of open-iscsi.
+///
+/// # Source
+/// `ISCSI_DB_ROOT`: Debian's, and that of those who follow the file system hierarchy.
+const ISCSI: [&str; 2] = ["/etc/iscsi", "/var/lib/iscsi"];
 
 /// Where a disk is: `host:channel:target:lun`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -165,14 +174,16 @@ impl Map {
     }
 }
 
-/// All disks and maps of one moment.
+/// All disks, maps and iSCSI sessions of one moment.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Seen {
     /// The disks, by name.
     pub disks: Vec<Disk>,
     /// The maps, by name.
     pub maps: Vec<Map>,
-    /// The names of disks and maps that are there and could not be understood.
+    /// The iSCSI sessions, by number.
+    pub sessions: Vec<Session>,
+    /// The names of disks, maps and sessions that are there and could not be understood.
     pub unreadable: Vec<String>,
 }
 
@@ -222,6 +233,12 @@ impl Seen {
         self.maps.iter().find(|map| map.name == name)
     }
 
+    /// The iSCSI session that a disk is behind.
+    pub fn session_of(&self, disk: &Disk) -> Option<&Session> {
+        let name = disk.session.as_deref()?;
+        self.sessions.iter().find(|session| session.name == name)
+    }
+
     /// Whatever has this number: the disk or a partition of it, or the map.
     pub fn lun_of_number(&self, number: DeviceNumber) -> Option<Lun> {
         let disk = self.disks.iter().find(|disk| disk.number == number || disk.partitions.contains(&number));
@@ -269,7 +286,19 @@ impl Seen {
 impl Sys {
     /// A node whose sysfs and device nodes are at these places.
     pub fn new(sysfs: impl Into<PathBuf>, dev: impl Into<PathBuf>) -> Self {
-        Self { sysfs: sysfs.into(), dev: dev.into(), held: hold::Held::default() }
+        let iscsi = ISCSI.map(PathBuf::from).to_vec();
+        Self { sysfs: sysfs.into(), dev: dev.into(), iscsi, held: hold::Held::default() }
+    }
+
+    /// The same with the database of open-iscsi at this place.
+    #[must_use]
+    pub fn with_iscsi(self, place: impl Into<PathBuf>) -> Self {
+        Self { iscsi: vec![place.into()], ..self }
+    }
+
+    /// Where the database of open-iscsi may be.
+    pub(crate) fn iscsi_places(&self) -> &[PathBuf] {
+        &self.iscsi
     }
 
     /// Where sysfs is.
@@ -282,14 +311,15 @@ impl Sys {
         self.dev.join(name)
     }
 
-    /// All SCSI disks and all maps.
+    /// All SCSI disks, all maps and all iSCSI sessions.
     ///
     /// # Errors
     /// They cannot be listed: then nobody can tell what is not there.
     pub fn look(&self) -> Result<Seen, VolumeError> {
         let folder = self.sysfs.join("block");
         let listed = |source| VolumeError::Io { doing: "list the disks in", path: folder.clone(), source };
-        let mut seen = Seen::default();
+        let (sessions, unreadable) = self.sessions()?;
+        let mut seen = Seen { sessions, unreadable, ..Seen::default() };
         for name in read::names(&folder).map_err(listed)? {
             if name.starts_with("sd") {
                 match self.read_disk(&folder.join(&name), &name) {

@@ -45,8 +45,10 @@ pub fn secrets_of(
     content: Option<&Payload>,
 ) -> Option<Secrets> {
     let mut all = StringMap::new();
-    if capabilities.presence == Presence::Driver {
-        inputs?.all_secrets().into_iter().for_each(|secrets| add(&mut all, secrets));
+    match inputs {
+        Some(inputs) => inputs.all_secrets().into_iter().for_each(|secrets| add(&mut all, secrets)),
+        None if capabilities.presence == Presence::Driver => return None,
+        None => {}
     }
     if capabilities.content {
         // Which file is from a secret and which is not is no more known here: none of it is kept.

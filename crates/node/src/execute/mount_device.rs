@@ -75,6 +75,7 @@ pub(super) fn run(
         record: before,
         mounted,
         confirmed,
+        peers: executor,
         announcer: &announced,
     });
     match outcome {

@@ -46,7 +46,7 @@ pub(super) fn undo(
     trusted: bool,
 ) -> Result<(), VolumeError> {
     let (host, path) = (&executor.host, &record.device_mount_path);
-    plugin.unmount_device(&UnmountDevice { host, record, trusted })?;
+    plugin.unmount_device(&UnmountDevice { host, record, trusted, peers: executor })?;
     executor.check_unmounted(path)?;
     if let Some(above) = path.as_path().parent() {
         host.root.remove_empty_dirs_up(above, PLUGINS.as_ref()).map_err(VolumeError::Remove)?;

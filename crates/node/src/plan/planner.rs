@@ -439,13 +439,22 @@ fn within(part: &serde_json::Value, whole: &serde_json::Value) -> bool {
     match (part, whole) {
         (serde_json::Value::Object(part), serde_json::Value::Object(whole)) => {
             part.iter().all(|(name, value)| match whole.get(name) {
-                Some(other) => within(value, other),
+                Some(other) => {
+                    within(value, other) || name == "targetPortal" && is_same_portal(value.as_str(), other.as_str())
+                }
                 // `PersistentVolumeSpec`: "Value of Filesystem is implied when not included".
-                None => name == "volumeMode" && value == "Filesystem",
+                None if name == "volumeMode" => value == "Filesystem",
+                // `ISCSIVolumeSource`: with an initiator name, one is made.
+                None => name == "iscsiInterface" && value == "default" && whole.get("initiatorName").is_none(),
             })
         }
         _ => part == whole,
     }
+}
+
+/// Whether two portals of iSCSI are one: a path has the port that a spec may leave out.
+fn is_same_portal(told: Option<&str>, wanted: Option<&str>) -> bool {
+    told.zip(wanted).is_some_and(|(told, wanted)| told == refloat_volume::plugins::iscsi::with_port(wanted))
 }
 
 /// Whether the record says something else than the pod wants now.

@@ -38,11 +38,11 @@ refloat_test_support::tests![
 ];
 
 const WWN: [&str; 2] = ["500a0981891b8dc5", "500a0982891b8dc5"];
-const CLAIM: &str = "  - {name: d, persistentVolumeClaim: {claimName: pv}}\n";
+pub const CLAIM: &str = "  - {name: d, persistentVolumeClaim: {claimName: pv}}\n";
 const GLOBAL: &str = "plugins/kubernetes.io/fc/500a0981891b8dc5-lun-0";
 const OF_U1: &str = "pods/u1/volumes/kubernetes.io~fc/pv";
 
-fn wwid(number: u64) -> String {
+pub fn wwid(number: u64) -> String {
     format!("600508b400105e21000090000049000{number}")
 }
 
@@ -132,11 +132,11 @@ fn of_pod(uid: &str, volume: &str) -> String {
     format!("pods/{uid}/volumes/kubernetes.io~fc/{volume}")
 }
 
-fn read(path: &Path) -> String {
+pub fn read(path: &Path) -> String {
     std::fs::read_to_string(path.join("disk.txt")).unwrap()
 }
 
-fn only_failure(settled: &Settled) -> (&'static str, &str) {
+pub fn only_failure(settled: &Settled) -> (&'static str, &str) {
     let [failure] = settled.failures.as_slice() else { panic!("{:#?}", settled.failures) };
     (failure.code, &failure.message)
 }
@@ -357,7 +357,7 @@ fn a_name_that_is_another_disks_now_is_not_touched() -> Outcome {
 }
 
 /// Takes records away, or makes them unreadable.
-fn lose(stage: &Stage, kind: &str, part: &str, damaged: bool) {
+pub fn lose(stage: &Stage, kind: &str, part: &str, damaged: bool) {
     let file = stage.record_file(kind, part);
     if damaged { std::fs::write(file, "{").unwrap() } else { std::fs::remove_file(file).unwrap() }
 }
@@ -552,7 +552,7 @@ fn with_block_pod() -> Result<San, Skip> {
     Ok(san)
 }
 
-fn block_pod(uid: &str) -> String {
+pub fn block_pod(uid: &str) -> String {
     pod(uid, CLAIM)
         .replace("{name: c, image: i}", "{name: c, image: i, volumeDevices: [{name: d, devicePath: /dev/x}]}")
 }

@@ -18,6 +18,7 @@ mod devices;
 mod fc;
 mod glusterfs;
 mod hung;
+mod iscsi;
 mod life;
 mod manifests;
 mod nfs;
@@ -28,6 +29,8 @@ mod stage;
 mod state_folder;
 
 use std::process::ExitCode;
+
+use refloat_test_support::scsi_sim;
 
 fn main() -> ExitCode {
     let tests = [
@@ -40,6 +43,7 @@ fn main() -> ExitCode {
         fc::TESTS,
         glusterfs::TESTS,
         hung::TESTS,
+        iscsi::TESTS,
         life::TESTS,
         manifests::TESTS,
         nfs::TESTS,
@@ -48,6 +52,6 @@ fn main() -> ExitCode {
         running::TESTS,
         state_folder::TESTS,
     ];
-    let tools = [refloat_test_support::MOUNT_NFS, refloat_test_support::scsi_sim::MULTIPATH];
+    let tools = [refloat_test_support::MOUNT_NFS, scsi_sim::ISCSIADM, scsi_sim::MULTIPATH];
     refloat_test_support::with_tools(&tools, || refloat_test_support::in_one_namespace(&tests))
 }

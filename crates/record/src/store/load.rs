@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use super::{Known, Loaded, OpenError, Store, TEMP, Unreadable, UnreadableReason, set_aside, shown};
 use crate::codec::{self, Stored};
 use crate::disk::{Disk, EntryType, FileRead};
-use crate::{RecordKey, RecordKind};
+use crate::{DeviceMount, Record, RecordKey, RecordKind};
 
 /// From this many files on, two threads read: a thread costs about as much as reading twenty.
 const SPLIT: usize = 256;
@@ -214,6 +214,18 @@ pub(super) fn read_on<D: Disk>(disk: &D, state: &D::Folder, path: &Path) -> Resu
     let folders = folders.each_ref().map(Option::as_ref);
     let (found, _) = list_all(disk, folders, path)?;
     Ok(sort_out(examine_all(disk, folders, &found), path, |_, _, _| None, |_| {}))
+}
+
+/// [`Store::device_mounts`].
+pub(super) fn device_mounts<D: Disk>(store: &Store<D>) -> Result<Vec<DeviceMount>, OpenError> {
+    let mut folders = [None; RecordKind::COUNT];
+    folders[RecordKind::DeviceMount as usize] = Some(store.folders.of(RecordKind::DeviceMount));
+    let (found, _) = list_all(&store.disk, folders, &store.path)?;
+    let records = sort_out(examine_all(&store.disk, folders, &found), &store.path, |_, _, _| None, |_| {}).records;
+    Ok(records
+        .into_iter()
+        .filter_map(|record| if let Record::DeviceMount(device) = record { Some(device) } else { None })
+        .collect())
 }
 
 /// [`Store::verify`].

@@ -204,7 +204,7 @@ fn every_plugin(node: &mut Node) -> Result<Verdict> {
         mounts.partition(|path| path.starts_with(root(node).join("pods")));
     ensure!(in_pods.len() == 2, "{once:#}");
     // Devices that need more than an unmount stay, and say so. So do those that nobody can name.
-    let more = ["iscsi/", "rbd/", "flexvolume/"];
+    let more = ["rbd/", "flexvolume/"];
     let needs_more = |global: &str| more.iter().any(|kind| global.starts_with(&format!("kubernetes.io/{kind}")));
     let with_global = cases.iter().filter_map(|case| Some((case, case.global?)));
     let stay: BTreeMap<PathBuf, &str> = with_global

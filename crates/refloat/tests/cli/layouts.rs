@@ -174,8 +174,8 @@ fn blocks(node: &mut Node) -> Result<Verdict> {
         let device = entry(&scan, "devices", &map_folder(node, plugin, name))?;
         ensure!(device["users"] == json!([POD]) && device["uniqueName"] == unique, "{device:#}");
         let stays = device["problems"].to_string().contains("DeviceNotUndone");
-        // Those of Fibre Channel are undone by what their path says.
-        ensure!(stays == (plugin != "fc") || unique.is_null(), "{device:#}");
+        // Those of Fibre Channel and iSCSI are undone by what their path says.
+        ensure!(stays != ["fc", "iscsi"].contains(&plugin) || unique.is_null(), "{device:#}");
     }
     // Explained with what holds it.
     let explained = node.run(&["explain", &format!("{POD}/pv-a")])?;
@@ -203,9 +203,9 @@ fn blocks(node: &mut Node) -> Result<Verdict> {
     );
     (node.root, node.more) = (root, vec![]);
     // Nobody may touch what cannot be undone.
-    let folder = node.root.join("plugins/kubernetes.io/fc");
+    let undone = ["fc", "iscsi"].map(|plugin| node.root.join("plugins/kubernetes.io").join(plugin));
     let mut before = node.mounts()?;
-    before.retain(|path| !path.starts_with(&folder));
+    before.retain(|path| !undone.iter().any(|folder| path.starts_with(folder)));
     node.once()?;
     ensure!(node.mounts()? == before, "a block device without a record was unmounted");
     Ok(Verdict::Passed)
@@ -295,7 +295,7 @@ fn one_target(node: &mut Node) -> Result<Verdict> {
         let left = entry(&seen, "devices", &stage(0))?;
         ensure!(left["users"] == json!([]) && left["mounted"] == false, "{left:#}");
         ensure!(left["record"] == if with_file { "Foreign" } else { "Missing" }, "{left:#}");
-        ensure!(codes(left).contains(&"DeviceNotUndone"), "{left:#}");
+        ensure!(!codes(left).contains(&"DeviceNotUndone"), "{left:#}");
         ensure!(entry(&seen, "devices", &stage(1))?["users"] == json!([OTHER]), "{seen:#}");
     }
     Ok(Verdict::Passed)

@@ -8,9 +8,9 @@ use std::process::{Child, Command, Stdio};
 use anyhow::{Context, Result, ensure};
 use refloat_test_support::Verdict;
 use rustix::process::Signal;
-use serde_json::Value;
 
 use crate::Test;
+use crate::disks::{map_exists, mount_of, persistent, pod_of};
 use crate::kit::{Manager, path_of, pod, volume, wait};
 use crate::node::{Node, files};
 use crate::services::{Multipathd, ScsiDebug, load, remove_tree, say, settle, start_multipathd, start_scsi_debug};
@@ -72,16 +72,8 @@ impl San {
         Ok(found)
     }
 
-    /// A `PersistentVolume` of a unit, and its claim of the same name.
-    fn persistent(&self, node: &Node, name: &str, unit: usize, more: &str) -> Result<()> {
-        let text = format!(
-            "apiVersion: v1\nkind: PersistentVolume\nmetadata: {{name: {name}}}\nspec:\n  capacity: {{storage: 32Mi}}\n  \
-             accessModes: [ReadWriteOnce]\n{more}  fc: {{wwids: [\"{}\"]}}\n  claimRef: {{namespace: test, name: {name}}}\n---\n\
-             apiVersion: v1\nkind: PersistentVolumeClaim\nmetadata: {{name: {name}, namespace: test}}\nspec:\n  \
-             volumeName: {name}\n{more}  accessModes: [ReadWriteOnce]\n  resources: {{requests: {{storage: 32Mi}}}}\n",
-            self.ids[unit]
-        );
-        node.apply(&format!("volume-{name}.yaml"), &text)
+    fn persistent(&self, node: &Node, name: &str, unit: usize, both: &str) -> Result<()> {
+        persistent(node, name, &format!("fc: {{wwids: [\"{}\"]}}", self.ids[unit]), both)
     }
 
     fn global(&self, node: &Node, unit: usize) -> PathBuf {
@@ -102,24 +94,6 @@ fn id_of(disk: &str) -> Result<String> {
 /// How many paths a map has.
 fn paths_of(map: &str) -> usize {
     say("multipath", &["-ll", map]).unwrap_or_default().matches("active ready").count()
-}
-
-fn map_exists(map: &str) -> Result<bool> {
-    Ok(say("dmsetup", &["ls"])?.lines().any(|line| line.split_whitespace().next() == Some(map)))
-}
-
-/// A pod of one volume.
-fn pod_of(node: &Node, name: &str, claim: &str) -> Result<()> {
-    let volumes = format!("  - {{name: v, persistentVolumeClaim: {{claimName: {claim}}}}}\n");
-    node.apply(&format!("{name}.yaml"), &pod(name, "[]", &volumes))
-}
-
-/// The mount of a pod's volume, as a scan tells it.
-fn mount_of(node: &Node, pod: &str) -> Result<Value> {
-    let scan = node.scan()?.json()?;
-    let seen = volume(&scan, pod, "v")?;
-    ensure!(seen["state"] == "Mounted" && seen["record"] == "Ok", "{seen:#}");
-    Ok(seen["mount"].clone())
 }
 
 /// Lets a manager tear everything down, and looks that nothing is left of it.

@@ -2,13 +2,14 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use refloat_test_support::Verdict;
 use rustix::process::Signal;
 
 use crate::Test;
+use crate::disks::at_once;
 use crate::kit::{Manager, path_of, pod, volume, wait, wait_for};
 use crate::node::{Node, files};
 use crate::services::{NfsServer, remove_tree, start_nfs_server};
@@ -27,9 +28,6 @@ pub(crate) const TESTS: &[(&str, Test)] = &[
 const VERSIONS: [&str; 2] = ["nfsvers=4.1", "nfsvers=3"];
 const CLAIM: &str = "  - {name: v, persistentVolumeClaim: {claimName: claim}}\n";
 const MEMORY: &str = "  - {name: m, emptyDir: {medium: Memory}}\n";
-/// What has nothing to wait for answers in a fraction of this, emulated as all is; what asks the lost server never does, for
-/// these are hard mounts.
-const AT_ONCE: Duration = Duration::from_secs(8);
 
 /// A `PersistentVolume` of the export, and its claim. The client asks again after a second; it never gives up.
 fn persistent(server: &NfsServer, version: &str) -> String {
@@ -49,13 +47,6 @@ fn mounted(node: &Node, server: &NfsServer, version: &str) -> Result<PathBuf> {
     node.apply("web.yaml", &pod("web", "[]", CLAIM))?;
     node.once()?.expect(0)?;
     path_of(&node.scan()?.json()?, "web", "v")
-}
-
-fn at_once<T>(what: &str, run: impl FnOnce() -> Result<T>) -> Result<T> {
-    let begun = Instant::now();
-    let answer = run()?;
-    ensure!(begun.elapsed() < AT_ONCE, "{what} took {:?}", begun.elapsed());
-    Ok(answer)
 }
 
 /// Somebody who reads a file, and waits for the server.

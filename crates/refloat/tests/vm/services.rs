@@ -197,11 +197,12 @@ pub(crate) struct Multipathd {
     _daemon: Daemon,
 }
 
-/// Starts multipathd; it makes a map of every SCSI disk, named by its identity.
+/// Starts multipathd; it makes a map of every SCSI disk, named by its identity. What a map without paths is asked fails, so that a
+/// test that failed can be cleaned up after.
 pub(crate) fn start_multipathd() -> Result<Multipathd> {
     load(&["dm-multipath"])?;
-    let config =
-        "defaults {\n user_friendly_names no\n find_multipaths no\n}\nblacklist {\n devnode \"^(vd|loop)\"\n}\n";
+    let config = "defaults {\n user_friendly_names no\n find_multipaths no\n}\noverrides {\n no_path_retry fail\n}\n\
+         blacklist {\n devnode \"^(vd|loop)\"\n}\n";
     std::fs::write("/etc/multipath.conf", config)?;
     let daemon = Multipathd { _daemon: Daemon::start("multipathd", &["-d", "-s"])? };
     wait("multipathd", || Ok(say("multipathd", &["show", "daemon"]).is_ok_and(|said| said.contains("idle"))))?;
@@ -335,10 +336,7 @@ impl NfsServer {
     /// Loses all that is sent to the server, as a broken network does, until the answer is dropped.
     #[allow(clippy::unused_self, reason = "it is the kernel's only one")]
     pub(crate) fn silence(&self) -> Result<Silence> {
-        let rules = "table inet silence { chain input { type filter hook input priority 0; \
-                     tcp dport { 111, 2049 } drop; udp dport { 111, 2049 } drop; }; }";
-        say("nft", &[rules])?;
-        Ok(Silence(()))
+        Silence::of(&[111, 2049])
     }
 }
 
@@ -353,9 +351,23 @@ impl Drop for NfsServer {
     }
 }
 
-/// While it is there nothing reaches the NFS server.
+/// While it is there nothing reaches these ports of this machine.
 #[derive(Debug)]
 pub(crate) struct Silence(());
+
+impl Silence {
+    /// Loses all that is sent to the ports, as a broken network does.
+    pub(crate) fn of(ports: &[u16]) -> Result<Self> {
+        let ports: Vec<String> = ports.iter().map(u16::to_string).collect();
+        let ports = ports.join(", ");
+        let rules = format!(
+            "table inet silence {{ chain input {{ type filter hook input priority 0; \
+             tcp dport {{ {ports} }} drop; udp dport {{ {ports} }} drop; }}; }}"
+        );
+        say("nft", &[&rules])?;
+        Ok(Self(()))
+    }
+}
 
 impl Drop for Silence {
     fn drop(&mut self) {

@@ -177,6 +177,6 @@ impl Shared {
 
 /// Removes a tree of plain files, nothing of which is mounted.
 #[allow(clippy::disallowed_methods)]
-fn remove_tree(folder: &Path) {
+pub(super) fn remove_tree(folder: &Path) {
     let _ = std::fs::remove_dir_all(folder);
 }

@@ -94,18 +94,23 @@ impl Shared {
             let Ok(ask) = entry.file_name().into_string() else { continue };
             let Some(id) = ask.strip_suffix(".ask") else { continue };
             let Ok(alias) = std::fs::read_to_string(entry.path()) else { continue };
+            if let Some(args) = alias.strip_prefix("iscsiadm\n") {
+                let _ = std::fs::remove_file(entry.path());
+                if let Some((code, said)) = self.iscsiadm(state, args) {
+                    answer(&folder, id, &format!("{code}\n{said}"));
+                }
+                continue;
+            }
             let alias = alias.trim().to_owned();
             state.events.push(format!("flush {alias}"));
             let _ = std::fs::remove_file(entry.path());
-            let answer = match state.multipath {
+            let said = match state.multipath {
                 MultipathDoes::Hang => continue,
                 MultipathDoes::Lie => "",
                 MultipathDoes::Refuse => "map in use",
                 MultipathDoes::Well => self.flush(state, &alias),
             };
-            let temporary = folder.join(format!("{id}.tmp"));
-            let _ = std::fs::write(&temporary, answer);
-            let _ = std::fs::rename(temporary, folder.join(format!("{id}.answer")));
+            answer(&folder, id, said);
         }
     }
 
@@ -123,4 +128,11 @@ impl Shared {
         self.remove_map(state, &name);
         ""
     }
+}
+
+/// Lets who asked go on.
+fn answer(folder: &std::path::Path, id: &str, said: &str) {
+    let temporary = folder.join(format!("{id}.tmp"));
+    let _ = std::fs::write(&temporary, said);
+    let _ = std::fs::rename(temporary, folder.join(format!("{id}.answer")));
 }

@@ -185,13 +185,15 @@ fn tool(program: &str, args: &[&OsStr], deadline: Duration) -> Result<(i32, Stri
     }
 }
 
-fn is_missing(error: &ToolError) -> bool {
+/// Whether the tool is not there.
+pub(crate) fn is_missing(error: &ToolError) -> bool {
     // The latter if a folder of the PATH cannot be looked into.
     let kinds = [std::io::ErrorKind::NotFound, std::io::ErrorKind::PermissionDenied];
     matches!(error, ToolError::Start { source, .. } if kinds.contains(&source.kind()))
 }
 
-fn missing(program: &str, package: &str) -> VolumeError {
+/// The problem of a tool that is not there.
+pub(crate) fn missing(program: &str, package: &str) -> VolumeError {
     VolumeError::Refused(Problem::new(
         "ToolMissing",
         format!("{program} is not installed on this node"),

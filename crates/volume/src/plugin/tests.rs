@@ -58,7 +58,6 @@ fn an_unknown_type_is_named() {
 fn types_that_are_only_known_are_refused() {
     let plugins = Plugins::builtin();
     for (make, source, word) in [
-        (claim as Make, json!({ "iscsi": { "iqn": "i", "lun": 0, "targetPortal": "p" } }), "does not set up yet"),
         (inline as Make, json!({ "name": "v", "awsElasticBlockStore": { "volumeID": "v" } }), "ebs.csi.aws.com"),
         (claim as Make, json!({ "gcePersistentDisk": { "pdName": "v" } }), "pd.csi.storage.gke.io"),
         (claim as Make, json!({ "flocker": { "datasetName": "v" } }), "no CSI driver took its place"),

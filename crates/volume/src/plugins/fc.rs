@@ -15,12 +15,10 @@
 //! # Source
 //! `pkg/volume/fc` of Kubernetes v1.36.
 
-mod block;
-mod find;
 mod info;
 #[cfg(test)]
 mod tests;
-mod undo;
+mod wanted;
 
 use std::path::Path;
 
@@ -28,6 +26,7 @@ use k8s_openapi::api::core::v1::FCVolumeSource;
 use refloat_record::{PluginName, RelPath, VolumeMode};
 
 use super::known::{self, names};
+use super::san::{self, Found, Seek};
 use crate::{
     Capabilities, DeviceOutcome, FoundVolume, GlobalMount, MountDevice, Plugin, Presence, Rebuilt, Reconstruction,
     SetUp, SpecError, SpecSource, TearDown, UnmountDevice, VolumeError, VolumeSpec,
@@ -136,9 +135,20 @@ impl Plugin for Fc {
 
     fn mount_device(&self, step: MountDevice<'_>) -> Result<DeviceOutcome, VolumeError> {
         let (fc, wanted) = checked(step.spec).map_err(|error| super::bad_spec(&error))?;
+        let before = Found::recorded(step.record.and_then(|record| record.provider_info.as_ref()));
+        let info = |found: &Found| Info::of(&wanted, found).verbatim();
+        let seek = Seek { wanted: &wanted, before, info: &info };
         match step.spec.mode {
-            VolumeMode::Filesystem => find::mount(&step, fc, &wanted)?,
-            VolumeMode::Block => block::find(&step, &wanted)?,
+            VolumeMode::Filesystem if san::adopted(&step, &wanted, &|found| Ok(info(found)))? => {}
+            VolumeMode::Filesystem => {
+                super::refuse_hidden_data(step.host, step.path)?;
+                san::mount(&step, &seek, fc.fs_type.as_deref(), fc.read_only == Some(true))?;
+            }
+            // Its record says that it is there; nothing is mounted.
+            VolumeMode::Block => {
+                let (_, lun, _hold) = san::find(&step, &seek)?;
+                san::open(step.host, &lun)?;
+            }
         }
         Ok(DeviceOutcome::Mounted)
     }
@@ -147,17 +157,17 @@ impl Plugin for Fc {
         let (fc, wanted) = checked(step.spec).map_err(|error| super::bad_spec(&error))?;
         match step.spec.mode {
             VolumeMode::Filesystem => {
-                let nothing = || Err(super::device_bind::not_mounted(&wanted.shown()));
+                let nothing = || Err(super::device_bind::not_mounted(&san::Wanted::shown(&wanted)));
                 super::device_bind::set_up(&step, read_only(step.spec, fc), nothing)
             }
-            VolumeMode::Block => block::set_up(&step, &wanted),
+            VolumeMode::Block => san::block::set_up(&step, &wanted, &|found| Info::of(&wanted, found).verbatim()),
         }
     }
 
     fn tear_down(&self, step: &TearDown<'_>) -> Result<(), VolumeError> {
         match step.record.mode {
             VolumeMode::Filesystem => known::plain_tear_down(step),
-            VolumeMode::Block => block::tear_down(step),
+            VolumeMode::Block => san::block::tear_down(step, wanted_by_path),
         }
     }
 
@@ -166,7 +176,7 @@ impl Plugin for Fc {
     }
 
     fn unmount_device(&self, step: &UnmountDevice<'_>) -> Result<(), VolumeError> {
-        undo::unmount(step)
+        san::unmount(step, wanted_by_path(&step.record.device_mount_path), &|_| false, || Ok(()))
     }
 
     fn spec_name<'f>(&self, folder: &'f str) -> Option<&'f str> {

@@ -67,6 +67,9 @@ pub(crate) const GLUSTERFS: Known = Known(&kinds::GLUSTERFS);
 /// Fibre Channel, without what finds and undoes its disks.
 pub(crate) const FC: Known = Known(&kinds::FC);
 
+/// iSCSI, without what finds and undoes its disks and sessions.
+pub(crate) const ISCSI: Known = Known(&kinds::ISCSI);
+
 /// All of them but flexVolume, whose names are the drivers' own.
 pub(crate) fn all() -> impl Iterator<Item = Known> {
     KINDS.iter().map(Known)

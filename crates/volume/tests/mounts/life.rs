@@ -120,6 +120,25 @@ fn samples<'n>(node: &'n Node, plugin: &str) -> (Vec<(&'static str, Life<'n>)>, 
                 vec![]
             }
         },
+        "kubernetes.io/iscsi" => match Array::target(node, 2) {
+            Ok((array, iqn, portals)) => {
+                needs.push(Box::new(array));
+                let iscsi = |mode: &str| {
+                    let source = json!({ "targetPortal": portals[0], "portals": portals[1..], "iqn": iqn, "lun": 0 });
+                    json!({ "apiVersion": "v1", "kind": "PersistentVolume", "metadata": { "name": "pv" },
+                        "spec": { "iscsi": source, "volumeMode": mode } })
+                };
+                vec![
+                    ("disk", Life::claim(node, "u1", &iscsi("Filesystem"))),
+                    ("block", Life::claim(node, "u1", &iscsi("Block"))),
+                ]
+            }
+            Err(Skip(why)) => {
+                static SAID: Once = Once::new();
+                SAID.call_once(|| eprintln!("skipped: the lives of iSCSI volumes: {why}"));
+                vec![]
+            }
+        },
         // A driver makes it, or a cluster: `crates/node/tests/csi` and `live/glusterfs.rs` have their lives, with real ones.
         "kubernetes.io/csi" | "kubernetes.io/glusterfs" => vec![],
         // Those that refuse any volume: `crates/refloat/tests/cli/foreign.rs` has what is undone of them.

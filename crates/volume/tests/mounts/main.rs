@@ -19,6 +19,8 @@ mod tear_down;
 
 use std::process::ExitCode;
 
+use refloat_test_support::scsi_sim;
+
 fn main() -> ExitCode {
     let tests = [
         block::TESTS,
@@ -31,6 +33,6 @@ fn main() -> ExitCode {
         sub_path::TESTS,
         tear_down::TESTS,
     ];
-    let tools = [refloat_test_support::MOUNT_NFS, refloat_test_support::scsi_sim::MULTIPATH];
+    let tools = [refloat_test_support::MOUNT_NFS, scsi_sim::ISCSIADM, scsi_sim::MULTIPATH];
     refloat_test_support::with_tools(&tools, || refloat_test_support::in_one_namespace(&tests))
 }

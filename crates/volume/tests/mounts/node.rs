@@ -44,7 +44,8 @@ impl Node {
             table: Mutex::new(TableReader::new(kernel)),
             drivers: refloat_csi::Drivers::none(),
             flex_drivers: refloat_volume::plugins::flex_volume::FlexDrivers::new(dir.path().join("flex")),
-            sys: Sys::new(dir.path().join("scsi/sys"), dir.path().join("scsi/dev")),
+            sys: Sys::new(dir.path().join("scsi/sys"), dir.path().join("scsi/dev"))
+                .with_iscsi(dir.path().join("scsi/iscsi")),
             providers: refloat_volume::provider::Providers::default(),
         };
         Self { dir, host, plugins: Plugins::builtin() }
@@ -371,6 +372,7 @@ impl<'n> Life<'n> {
             record: before.as_ref(),
             mounted,
             confirmed: false,
+            peers: &Vec::new(),
             announcer: &keeper,
         });
         let kept = keeper.state.into_inner().unwrap();
@@ -397,7 +399,12 @@ impl<'n> Life<'n> {
 
     pub fn unmount_device(&self) -> Result<(), VolumeError> {
         let record = self.device.as_ref().unwrap();
-        self.plugin().unmount_device(&UnmountDevice { host: &self.node.host, record, trusted: true })
+        self.plugin().unmount_device(&UnmountDevice {
+            host: &self.node.host,
+            record,
+            trusted: true,
+            peers: &Vec::new(),
+        })
     }
 
     /// As if the machine had been started anew: what is mounted of it is gone, and the record is of another boot.

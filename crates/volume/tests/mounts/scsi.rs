@@ -40,6 +40,16 @@ impl Array {
         sim.unit(&UnitSpec { name: "a", wwid: WWID, lun: 0, ports: &ports, multipath, image: &image });
         Ok(Self { sim, ports })
     }
+
+    /// A target with so many portals instead, and the same unit behind it. Answers the target's name and the portals too.
+    pub fn target(node: &Node, portals: usize) -> Result<(Self, String, Vec<String>), Skip> {
+        let sim = ScsiSim::new(&node.scsi())?;
+        let (iqn, portals) = sim.target(portals);
+        let image = image(node, "unit.img");
+        sim.unit(&UnitSpec { name: "a", wwid: WWID, lun: 0, ports: &[], multipath: true, image: &image });
+        sim.put_behind("a", &iqn);
+        Ok((Self { sim, ports: vec![] }, iqn, portals))
+    }
 }
 
 /// A file of zeros.

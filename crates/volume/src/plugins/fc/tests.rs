@@ -3,6 +3,7 @@ use refloat_record::{ClaimRef, SpecName, Verbatim};
 use serde_json::{Value, json};
 
 use super::*;
+use crate::plugins::san::Wanted as _;
 use crate::scsi::{Address, Disk, Lun, Map, Seen};
 use crate::{Object, layout};
 
@@ -137,13 +138,14 @@ fn a_map_without_paths_is_found_by_its_id() {
 #[test]
 fn the_record_tells_what_was_found() {
     let lun = Lun { disks: vec![disk("sdc", "2:0:0:1", Some("500a01"), &[A])], maps: vec![] };
-    let info = Info::of(&targets(&["500a01"], 1), &lun);
+    let info = Info::of(&targets(&["500a01"], 1), &Found::of(&lun));
     let text = info.verbatim().parse::<Value>().unwrap();
     let path = json!({ "name": "sdc", "number": "8:99", "address": "2:0:0:1" });
     assert_eq!(text, json!({ "targetWWNs": ["500a01"], "lun": 1, "id": A, "paths": [path] }));
-    assert_eq!(Info::recorded(Some(&info.verbatim())), info);
+    assert_eq!(info.verbatim().parse::<Info>().unwrap(), info);
+    assert_eq!(Found::recorded(Some(&info.verbatim())), Found::of(&lun));
     // A record of another program.
-    assert_eq!(Info::recorded(Some(&Verbatim::from_value(&json!([1])))), Info::default());
+    assert_eq!(Found::recorded(Some(&Verbatim::from_value(&json!([1])))), Found::default());
 }
 
 proptest! {
@@ -165,9 +167,9 @@ proptest! {
         let luns = wanted.luns(&seen);
         let mut names: Vec<&str> = luns.iter().flat_map(|lun| &lun.disks).map(|disk| disk.name.as_str()).collect();
         for lun in &luns {
-            prop_assert!(lun.disks.iter().any(|disk| wanted.fits(disk)));
+            prop_assert!(lun.disks.iter().any(|disk| wanted.fits(&seen, disk)));
         }
-        for disk in seen.disks.iter().filter(|disk| wanted.fits(disk)) {
+        for disk in seen.disks.iter().filter(|disk| wanted.fits(&seen, disk)) {
             prop_assert!(names.contains(&disk.name.as_str()));
         }
         let count = names.len();

@@ -157,31 +157,32 @@ pub(super) static FC: Kind = Kind {
     ..DISK
 };
 
-pub(super) const KINDS: &[Kind] = &[
-    Kind {
-        name: "kubernetes.io/iscsi",
-        source: "iscsi",
-        fields: fields!("iscsi": "targetPortal" "iqn" "lun" "iscsiInterface" "initiatorName" "portals" "fsType" "readOnly"
-            "chapAuthDiscovery" "chapAuthSession" "secretRef"),
-        supports: has!(iscsi),
-        device_needs: Some("its session with the target has to be closed, which this version cannot do yet"),
-        tell: |seen| {
-            let Some(volume) = seen.global.and_then(names::iscsi) else { return Told::new() };
-            let mut told =
-                told([("targetPortal", volume.portal.into()), ("iqn", volume.iqn.into()), ("lun", volume.lun.into())]);
-            if let Some(interface) = volume.interface {
-                told.insert("iscsiInterface".into(), interface.into());
-                // With one, the interface would have been made for this volume.
-                told.insert("initiatorName".into(), Value::Null);
-            }
-            told
-        },
-        device_name: |rest| {
-            let volume = names::iscsi(rest)?;
-            Some(format!("{}:{}:{}", volume.portal, volume.iqn, volume.lun))
-        },
-        ..DISK
+/// The same of an iSCSI volume.
+pub(super) static ISCSI: Kind = Kind {
+    name: "kubernetes.io/iscsi",
+    source: "iscsi",
+    fields: fields!("iscsi": "targetPortal" "iqn" "lun" "iscsiInterface" "initiatorName" "portals" "fsType" "readOnly"
+        "chapAuthDiscovery" "chapAuthSession" "secretRef"),
+    supports: has!(iscsi),
+    tell: |seen| {
+        let Some(volume) = seen.global.and_then(names::iscsi) else { return Told::new() };
+        let mut told =
+            told([("targetPortal", volume.portal.into()), ("iqn", volume.iqn.into()), ("lun", volume.lun.into())]);
+        if let Some(interface) = volume.interface {
+            told.insert("iscsiInterface".into(), interface.into());
+            // With one, the interface would have been made for this volume.
+            told.insert("initiatorName".into(), Value::Null);
+        }
+        told
     },
+    device_name: |rest| {
+        let volume = names::iscsi(rest)?;
+        Some(format!("{}:{}:{}", volume.portal, volume.iqn, volume.lun))
+    },
+    ..DISK
+};
+
+pub(super) const KINDS: &[Kind] = &[
     Kind {
         name: "kubernetes.io/git-repo",
         source: "gitRepo",

@@ -215,8 +215,8 @@ fn any_other_plugin_is_a_flex_volume_driver() {
 #[test]
 fn every_kind_lists_what_it_tells() {
     let names: Vec<_> = super::all().map(|known| known.0.name).collect();
-    assert_eq!(names.len(), 17);
-    for known in super::all().chain([super::FC, super::NFS, super::GLUSTERFS]) {
+    assert_eq!(names.len(), 16);
+    for known in super::all().chain([super::FC, super::ISCSI, super::NFS, super::GLUSTERFS]) {
         let kind = known.0;
         assert!(!kind.fields.is_empty() && kind.name.starts_with("kubernetes.io/"));
         for field in kind.fields {

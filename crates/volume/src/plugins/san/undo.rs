@@ -3,28 +3,28 @@
 use refloat_mount::Mount;
 use refloat_record::{DeviceNumber, RelPath, VolumeMode};
 
-use super::{Info, Wanted, find, wanted_by_path};
+use super::{Found, Wanted, find};
 use crate::scsi::{self, Hold, Lun, Seen, TakenOff};
 use crate::{Host, Problem, UnmountDevice, VolumeError};
 
 /// What a disk is known by when it is to leave the node.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum What {
+pub(super) enum What<W> {
     /// The id that it was found to have.
     Id(String),
     /// It has none: where it is to be, at one of these addresses where it was.
-    Place(Wanted, Vec<String>),
+    Place(W, Vec<String>),
     /// Nobody knows it yet: whatever is there as it was asked for.
-    Sought(Wanted),
+    Sought(W),
 }
 
-impl What {
+impl<W: Wanted> What<W> {
     fn lun(&self, seen: &Seen) -> Lun {
         match self {
             Self::Id(id) => seen.lun(id),
             Self::Place(wanted, addresses) => {
                 let fits = |disk: &&scsi::Disk| {
-                    disk.id().is_none() && wanted.fits(disk) && addresses.contains(&disk.address.to_string())
+                    disk.id().is_none() && wanted.fits(seen, disk) && addresses.contains(&disk.address.to_string())
                 };
                 Lun { disks: seen.disks.iter().filter(fits).cloned().collect(), maps: vec![] }
             }
@@ -56,15 +56,24 @@ impl What {
     }
 }
 
-pub(super) fn unmount(step: &UnmountDevice<'_>) -> Result<(), VolumeError> {
+/// Whether a file of this name in a global folder is no pod's: of those that are known, one.
+pub(in crate::plugins) type NoPods<'a> = &'a dyn Fn(&std::ffi::OsStr) -> bool;
+
+/// The folder goes last: without a record, nothing else tells that there is something to be undone. `last` does what is left to
+/// do when the disk has left, and takes what is no pod's out of the folder.
+pub(in crate::plugins) fn unmount<W: Wanted>(
+    step: &UnmountDevice<'_>,
+    wanted: Option<W>,
+    no_pods: NoPods<'_>,
+    last: impl FnOnce() -> Result<(), VolumeError>,
+) -> Result<(), VolumeError> {
     let (host, record) = (step.host, step.record);
     let path = &record.device_mount_path;
-    let info = Info::recorded(record.provider_info.as_ref());
-    let wanted = wanted_by_path(path);
-    let what = match (&info.id, &wanted) {
+    let found = Found::recorded(record.provider_info.as_ref());
+    let what = match (&found.id, &wanted) {
         (Some(id), _) => Some(What::Id(id.clone())),
-        (None, Some(wanted)) if !info.paths.is_empty() => {
-            let addresses = info.paths.iter().map(|path| path.address.clone()).collect();
+        (None, Some(wanted)) if !found.paths.is_empty() => {
+            let addresses = found.paths.iter().map(|path| path.address.clone()).collect();
             Some(What::Place(wanted.clone(), addresses))
         }
         // It was looked for, and it is not known whether it came.
@@ -79,7 +88,7 @@ pub(super) fn unmount(step: &UnmountDevice<'_>) -> Result<(), VolumeError> {
         }
         VolumeMode::Block => {
             let entries = host.root.list(path.as_path()).map_err(VolumeError::Path)?.unwrap_or_default();
-            if let Some(entry) = entries.first() {
+            if let Some(entry) = entries.iter().find(|entry| !no_pods(&entry.name)) {
                 let entry = host.absolute(path).join(&entry.name);
                 return Err(VolumeError::Refused(Problem::new(
                     "DeviceInUse",
@@ -89,16 +98,17 @@ pub(super) fn unmount(step: &UnmountDevice<'_>) -> Result<(), VolumeError> {
             }
         }
     }
-    crate::remove_volume_dir(host, path, false)?;
     match (what, wanted) {
-        (Some(what), _) => remove(host, &what, &info),
-        (None, Some(wanted)) => leave(host, &wanted),
-        (None, None) => Ok(()),
+        (Some(what), _) => remove(host, &what, &found)?,
+        (None, Some(wanted)) => leave(host, &wanted)?,
+        (None, None) => {}
     }
+    last()?;
+    crate::remove_volume_dir(host, path, false)
 }
 
 /// Says that a disk stays that nothing tells to have been this device.
-fn leave(host: &Host, wanted: &Wanted) -> Result<(), VolumeError> {
+fn leave(host: &Host, wanted: &impl Wanted) -> Result<(), VolumeError> {
     for lun in wanted.luns(&host.sys.look()?) {
         tracing::warn!(
             code = "DiskLeft",
@@ -111,12 +121,12 @@ fn leave(host: &Host, wanted: &Wanted) -> Result<(), VolumeError> {
 }
 
 /// As [`remove`], for a disk that nobody holds yet.
-pub(super) fn take_off(host: &Host, what: &What) -> Result<(), VolumeError> {
+pub(super) fn take_off<W: Wanted>(host: &Host, what: &What<W>) -> Result<(), VolumeError> {
     let _hold = what.hold(host)?;
-    remove(host, what, &Info::default())
+    remove(host, what, &Found::default())
 }
 
-fn remove(host: &Host, what: &What, info: &Info) -> Result<(), VolumeError> {
+fn remove<W: Wanted>(host: &Host, what: &What<W>, found: &Found) -> Result<(), VolumeError> {
     match host.sys.take_off(host, |seen| what.lun(seen))? {
         TakenOff::InUse(users) => {
             tracing::warn!(code = "DiskLeft", "{}", scsi::left_in_use(&what.shown(), &users));
@@ -125,7 +135,7 @@ fn remove(host: &Host, what: &What, info: &Info) -> Result<(), VolumeError> {
         TakenOff::Gone => {
             // What cannot be understood now may be a path of it.
             let seen = host.sys.look()?;
-            let was_there = |name: &String| info.paths.iter().any(|path| path.name == *name);
+            let was_there = |name: &String| found.paths.iter().any(|path| path.name == *name);
             match seen.unreadable.iter().find(|name| was_there(name)) {
                 None => Ok(()),
                 Some(name) => Err(VolumeError::Refused(Problem::new(
@@ -139,7 +149,7 @@ fn remove(host: &Host, what: &What, info: &Info) -> Result<(), VolumeError> {
 }
 
 /// The id of the disk that is mounted at a global path, if it is the one that the path names.
-fn mounted_at(host: &Host, path: &RelPath, wanted: Option<&Wanted>) -> Result<Option<String>, VolumeError> {
+fn mounted_at<W: Wanted>(host: &Host, path: &RelPath, wanted: Option<&W>) -> Result<Option<String>, VolumeError> {
     let table = host.mount_table().map_err(VolumeError::Table)?;
     match table.at(&host.absolute(path)) {
         Some(top) => agreed(host, number_of(host, top), wanted),
@@ -148,24 +158,28 @@ fn mounted_at(host: &Host, path: &RelPath, wanted: Option<&Wanted>) -> Result<Op
 }
 
 /// The logical unit that a mount is of, if it is the one that is meant.
-pub(super) fn lun_of(host: &Host, mount: Mount<'_>, wanted: &Wanted) -> Result<Option<Lun>, VolumeError> {
+pub(super) fn lun_of<W: Wanted>(host: &Host, mount: Mount<'_>, wanted: &W) -> Result<Option<Lun>, VolumeError> {
     meant(host, number_of(host, mount), Some(wanted))
 }
 
 /// The same of the device that is bound for a pod.
-pub(super) fn bound_at(
+pub(super) fn bound_at<W: Wanted>(
     host: &Host,
     map_path: &RelPath,
-    wanted: Option<&Wanted>,
+    wanted: Option<&W>,
 ) -> Result<Option<String>, VolumeError> {
     agreed(host, crate::block::bound(host, map_path)?, wanted)
 }
 
-fn agreed(host: &Host, number: Option<DeviceNumber>, wanted: Option<&Wanted>) -> Result<Option<String>, VolumeError> {
+fn agreed<W: Wanted>(
+    host: &Host,
+    number: Option<DeviceNumber>,
+    wanted: Option<&W>,
+) -> Result<Option<String>, VolumeError> {
     Ok(meant(host, number, wanted)?.and_then(|lun| lun.id().map(str::to_owned)))
 }
 
-fn meant(host: &Host, number: Option<DeviceNumber>, wanted: Option<&Wanted>) -> Result<Option<Lun>, VolumeError> {
+fn meant<W: Wanted>(host: &Host, number: Option<DeviceNumber>, wanted: Option<&W>) -> Result<Option<Lun>, VolumeError> {
     let (Some(number), Some(wanted)) = (number, wanted) else { return Ok(None) };
     let seen = host.sys.look()?;
     let Some(lun) = seen.lun_of_number(number) else { return Ok(None) };

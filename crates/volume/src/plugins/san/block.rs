@@ -1,18 +1,16 @@
 //! A disk as a raw block device.
 
-use super::{Info, Wanted, find, undo, wanted_by_path};
+use refloat_record::{RelPath, Verbatim};
+
+use super::{Found, Wanted, find, undo};
 use crate::block::{BlockDevice, map, unmap};
-use crate::{MountDevice, Problem, SetUp, TearDown, VolumeError};
-use refloat_record::RelPath;
+use crate::{Problem, SetUp, TearDown, VolumeError};
 
-/// MountDevice: the disk is found, and the record says which it is. Nothing is mounted.
-pub(super) fn find(step: &MountDevice<'_>, wanted: &Wanted) -> Result<(), VolumeError> {
-    let before = Info::recorded(step.record.and_then(|record| record.provider_info.as_ref()));
-    let (_, lun, _hold) = find::announced(step, wanted, &before)?;
-    find::open(step.host, &lun).map(drop)
-}
-
-pub(super) fn set_up(step: &SetUp<'_>, wanted: &Wanted) -> Result<(), VolumeError> {
+pub(in crate::plugins) fn set_up<W: Wanted>(
+    step: &SetUp<'_>,
+    wanted: &W,
+    info: &dyn Fn(&Found) -> Verbatim,
+) -> Result<(), VolumeError> {
     let Some(device) = step.device else {
         return Err(VolumeError::Refused(Problem::new(
             "DeviceNotMounted",
@@ -20,8 +18,9 @@ pub(super) fn set_up(step: &SetUp<'_>, wanted: &Wanted) -> Result<(), VolumeErro
             "MountDevice comes first; see what it says of this volume",
         )));
     };
-    let map_path = device.device_mount_path.join(step.pod.uid.as_str()).map_err(|_| super::known::no_folder())?;
-    let before = Info::recorded(device.provider_info.as_ref());
+    let map_path =
+        device.device_mount_path.join(step.pod.uid.as_str()).map_err(|_| super::super::known::no_folder())?;
+    let before = Found::recorded(device.provider_info.as_ref());
     // Its device has a record.
     let (lun, _hold) = find::find(step.host, wanted, before.id.as_deref(), || Ok(()))?;
     let (fd, node) = find::open(step.host, &lun)?;
@@ -32,23 +31,26 @@ pub(super) fn set_up(step: &SetUp<'_>, wanted: &Wanted) -> Result<(), VolumeErro
             "Look whether /dev of this program is the node's. It is tried again.",
         ))
     })?;
-    map(step, &map_path, &device, Some(Info::of(wanted, &lun).verbatim()))
+    map(step, &map_path, &device, Some(info(&Found::of(&lun))))
 }
 
 /// The record of the device may be lost, and nothing would know of the disk when the last of its folders is gone: so it leaves
 /// the node with the last pod. UnmountDevice then finds it gone.
-pub(super) fn tear_down(step: &TearDown<'_>) -> Result<(), VolumeError> {
+pub(in crate::plugins) fn tear_down<W: Wanted>(
+    step: &TearDown<'_>,
+    by_path: impl Fn(&RelPath) -> Option<W>,
+) -> Result<(), VolumeError> {
     let folder = step.record.block.as_ref().and_then(|block| folder_of(&block.map_path));
     let id = match (&folder, &step.record.block) {
-        _ if step.trusted => Info::recorded(step.record.provider_info.as_ref()).id,
-        (Some(folder), Some(block)) => undo::bound_at(step.host, &block.map_path, wanted_by_path(folder).as_ref())?,
+        _ if step.trusted => Found::recorded(step.record.provider_info.as_ref()).id,
+        (Some(folder), Some(block)) => undo::bound_at(step.host, &block.map_path, by_path(folder).as_ref())?,
         _ => None,
     };
     unmap(step, None)?;
     let (Some(folder), Some(id)) = (folder, id) else { return Ok(()) };
     match step.host.root.list(folder.as_path()).map_err(VolumeError::Path)? {
         Some(_) => Ok(()),
-        None => undo::take_off(step.host, &undo::What::Id(id)),
+        None => undo::take_off(step.host, &undo::What::<W>::Id(id)),
     }
 }
 
