@@ -8,7 +8,7 @@ use nix::unistd::Pid;
 use serde_json::Value;
 
 use super::point::Point;
-use super::{clean, csi, flex, glusterfs, plugins};
+use super::{clean, csi, flex, glusterfs, plugins, san};
 use crate::node::{self, Node};
 
 /// A scenario on one node, in the mount namespace of this process.
@@ -61,7 +61,7 @@ pub(super) struct Kind {
 }
 
 /// Every scenario.
-pub(super) const ALL: &[Kind] = &[plugins::KIND, csi::KIND, clean::KIND, flex::KIND, glusterfs::KIND];
+pub(super) const ALL: &[Kind] = &[plugins::KIND, csi::KIND, clean::KIND, flex::KIND, glusterfs::KIND, san::KIND];
 
 /// The scenario that has a phase.
 pub(super) fn of_phase(phase: &str) -> Result<&'static Kind> {
