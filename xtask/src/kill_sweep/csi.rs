@@ -200,12 +200,6 @@ impl Drop for Csi {
     fn drop(&mut self) {
         let _ = self.staging.kill();
         let _ = self.direct.kill();
-        // Those that are mounted go with their mounts, which go with the node.
-        for device in loopdev::all().unwrap_or_default() {
-            if device.backing.starts_with(self.node.folder()) {
-                let _ = loopdev::detach(&device.path);
-            }
-        }
     }
 }
 

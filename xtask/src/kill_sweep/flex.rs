@@ -87,7 +87,7 @@ struct Flex {
 impl Flex {
     fn new(binary: &Path, image: &Path) -> Result<Self> {
         let mut node = Node::new(binary)?;
-        let mut disk = |name: &str| -> Result<PathBuf> {
+        let disk = |name: &str| -> Result<PathBuf> {
             let own = node.folder().join(name);
             std::fs::copy(image, &own).context("cannot copy the image")?;
             node.attach_loop(&own)

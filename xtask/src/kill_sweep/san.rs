@@ -60,9 +60,9 @@ const UNITS: [(&str, u64); 4] = [("fc", 0), ("one", 1), ("two", 2), (RAW, 3)];
 
 /// The scenario on one node.
 struct San {
-    // Dropped first: what is mounted goes before its disks.
-    node: Node,
+    // Dropped before the node, whose folder it is in. The kernel detaches its disks when nothing holds them any more.
     sim: ScsiSim,
+    node: Node,
     iqn: String,
     portals: Vec<String>,
     tools: PathBuf,
@@ -94,7 +94,7 @@ impl San {
                 sim.put_behind(name, &iqn);
             }
         }
-        let san = Self { node, sim, iqn, portals, tools };
+        let san = Self { sim, node, iqn, portals, tools };
         san.apply_all()?;
         Ok(san)
     }

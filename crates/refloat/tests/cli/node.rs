@@ -17,7 +17,6 @@ use serde_json::Value;
 pub(crate) struct Node {
     folder: PathBuf,
     binary: PathBuf,
-    loops: Vec<PathBuf>,
     /// Further arguments of every command.
     pub(crate) more: Vec<String>,
     /// Further environment of every command.
@@ -89,7 +88,6 @@ impl Node {
             state: folder.join("state"),
             folder,
             binary: binary.to_owned(),
-            loops: Vec::new(),
             more: Vec::new(),
             env: Vec::new(),
             none: AtomicBool::new(false),
@@ -174,12 +172,10 @@ impl Node {
         Ok(())
     }
 
-    /// Attaches a file as a loop device, until the node is dropped.
-    pub(crate) fn attach_loop(&mut self, backing: &Path) -> Result<PathBuf> {
-        let device = loopdev::attach(backing, false)
-            .with_context(|| format!("cannot attach {} as a loop device", backing.display()))?;
-        self.loops.push(device.clone());
-        Ok(device)
+    /// Attaches a file of the node's folder as a loop device, until the node is dropped.
+    pub(crate) fn attach_loop(&self, backing: &Path) -> Result<PathBuf> {
+        ensure!(backing.starts_with(&self.folder), "{} is not in the node's folder", backing.display());
+        loopdev::attach(backing, false).with_context(|| format!("cannot attach {} as a loop device", backing.display()))
     }
 
     /// `refloat ARGS`, with this node's folders.
@@ -237,13 +233,16 @@ impl Drop for Node {
         let name = Path::new(self.folder.file_name().unwrap_or_default());
         let clean = || -> Result<()> {
             let root = NodeRoot::open(parent)?;
+            // The test's own, and what holds a block volume: while it is mounted the kernel says where it is.
+            let mut loops = loopdev::all()?;
+            loops.retain(|device| device.backing.starts_with(&self.folder));
             // Lazily: this takes along everything that is mounted inside, all of it in this namespace only.
             let mut reader = TableReader::new(Kernel::detect());
             while reader.read()?.at(&self.folder).is_some() {
                 root.unmount(name, None, UnmountHow::Lazy, &mut reader)?;
             }
-            for device in &self.loops {
-                loopdev::detach(device)?;
+            for device in &loops {
+                loopdev::detach(&device.path)?;
             }
             root.remove_dir(name)?;
             Ok(())
