@@ -24,7 +24,7 @@ use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
@@ -169,15 +169,9 @@ struct Tools {
 
 impl Tools {
     fn child(&self, inside: &str) -> Command {
-        static COUNT: AtomicUsize = AtomicUsize::new(0);
         let mut command = Command::new(crate::process::THIS_PROGRAM);
         command.args(["kill-sweep", "--inside", inside, "--binary"]).arg(&self.binary);
         command.arg("--shared").arg(&self.temp).stdin(Stdio::null());
-        // A scenario may put programs there that play a part; each run has its own.
-        let mut path = self.temp.join(format!("tools-{}", COUNT.fetch_add(1, Ordering::Relaxed))).into_os_string();
-        path.push(":");
-        path.push(std::env::var_os("PATH").unwrap_or_default());
-        command.env("PATH", path);
         command
     }
 

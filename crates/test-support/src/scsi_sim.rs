@@ -141,6 +141,24 @@ impl ScsiSim {
     /// # Panics
     /// The folder cannot be written.
     pub fn new(root: &Path) -> Result<Self, Skip> {
+        Self::beside(root, serve::folder_of_programs().as_deref())
+    }
+
+    /// The same with [`MULTIPATH`] and [`ISCSIADM`] in a folder of their own, which is to be in the `PATH` of who uses the disks.
+    ///
+    /// # Errors
+    /// Why this machine cannot have it.
+    ///
+    /// # Panics
+    /// One of the folders cannot be written.
+    pub fn with_programs(root: &Path, programs: &Path) -> Result<Self, Skip> {
+        for tool in [ISCSIADM, MULTIPATH] {
+            must("a program of a simulation", crate::write_tool(programs, tool));
+        }
+        Self::beside(root, Some(programs))
+    }
+
+    fn beside(root: &Path, programs: Option<&Path>) -> Result<Self, Skip> {
         std::fs::create_dir_all(root).expect("the folder of a simulation");
         for folder in ["sys/block", "sys/dev/block", "sys/class/scsi_host", "dev/mapper", "ask"] {
             std::fs::create_dir_all(root.join(folder)).expect("a folder of a simulation");
@@ -157,7 +175,7 @@ impl ScsiSim {
         std::fs::remove_file(node).expect("the node that was just made");
         let shared = Arc::new(Shared {
             root: root.to_owned(),
-            registry: serve::registry(),
+            registry: programs.map(serve::registry),
             state: Mutex::default(),
             ended: AtomicBool::new(false),
         });

@@ -2,12 +2,10 @@
 
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 
 use super::scenario::{Kind, Scenario};
-use super::tracer;
 use crate::node::{self, Node};
 
 /// The scenario.
@@ -37,35 +35,6 @@ impl Clean {
             std::fs::write(folder.join("data"), DATA)?;
         }
         Ok(Self { node, phase: String::new() })
-    }
-
-    fn arguments(&self) -> Result<Vec<String>> {
-        let pods = self.node.pods();
-        let pods = pods.to_str().context("a folder's name is not UTF-8")?;
-        let words = match self.phase.as_str() {
-            "agent" => Some(vec!["agent", "--once"]),
-            "agent-clean" => Some(Self::agent_clean(pods)),
-            _ => None,
-        };
-        if let Some(words) = words {
-            return Ok(words.into_iter().map(str::to_owned).collect());
-        }
-        let mut all = vec![
-            self.phase.as_str(),
-            "--yes",
-            "-o",
-            "json",
-            "--workers",
-            "1",
-            "--delete-ephemeral",
-            "--manifests",
-            pods,
-        ];
-        match self.phase.as_str() {
-            "release" => all.push("--including-running"),
-            _ => all.extend(["--grace", "0s"]),
-        }
-        Ok(all.into_iter().map(str::to_owned).collect())
     }
 
     fn agent_clean(pods: &str) -> Vec<&str> {
@@ -166,16 +135,37 @@ impl Scenario for Clean {
         self.build()
     }
 
-    fn command(&self) -> Result<Command> {
-        let mut command = tracer::command(self.node.binary());
-        let arguments = self.arguments()?;
-        let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
-        self.node.configure(&mut command, &arguments);
-        Ok(command)
+    fn node(&self) -> &Node {
+        &self.node
     }
 
-    fn folder(&self) -> &Path {
-        self.node.folder()
+    fn arguments(&self) -> Result<Vec<String>> {
+        let pods = self.node.pods();
+        let pods = pods.to_str().context("a folder's name is not UTF-8")?;
+        let words = match self.phase.as_str() {
+            "agent" => Some(vec!["agent", "--once"]),
+            "agent-clean" => Some(Self::agent_clean(pods)),
+            _ => None,
+        };
+        if let Some(words) = words {
+            return Ok(words.into_iter().map(str::to_owned).collect());
+        }
+        let mut all = vec![
+            self.phase.as_str(),
+            "--yes",
+            "-o",
+            "json",
+            "--workers",
+            "1",
+            "--delete-ephemeral",
+            "--manifests",
+            pods,
+        ];
+        match self.phase.as_str() {
+            "release" => all.push("--including-running"),
+            _ => all.extend(["--grace", "0s"]),
+        }
+        Ok(all.into_iter().map(str::to_owned).collect())
     }
 
     fn check_restart(&mut self, _: &str) -> Result<()> {

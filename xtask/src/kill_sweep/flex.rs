@@ -1,35 +1,20 @@
 //! Pods with flexVolumes of two drivers, which are programs: one mounts over memory, the other mounts a device first, which
 //! two pods share, and grows it. `node --once` is killed.
 
-use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail, ensure};
 
 use super::drivers::{names, wait_for_end};
-use super::scenario::{Data, Kind, Scenario, check_nothing_left, check_volumes, volume_path};
-use super::tracer;
+use super::scenario::{Data, Kind, Scenario, check_nothing_left, check_volumes, make_disk, volume_path};
 use crate::node::Node;
-use crate::process::{find_tool, is_real_root};
 
 /// This scenario.
 pub(super) const KIND: Kind = Kind {
     phases: &[FIRST, RESTART, GROW, TEAR_DOWN, END],
     others: &[],
     part: 60,
-    shared: |folder| {
-        if !is_real_root() || find_tool("mkfs.ext4").is_none() {
-            return Ok(Some("flexVolumes with devices need root and mkfs.ext4".into()));
-        }
-        let image = folder.join(IMAGE);
-        File::create(&image)?.set_len(DISK)?;
-        let mut mkfs = Command::new("mkfs.ext4");
-        let status =
-            mkfs.args(["-q", "-F"]).arg(image).stdin(Stdio::null()).status().context("cannot run mkfs.ext4")?;
-        ensure!(status.success(), "mkfs.ext4 failed");
-        Ok(None)
-    },
+    shared: |folder| make_disk(&folder.join(IMAGE), DISK),
     new: |binary, shared| Ok(Box::new(Flex::new(binary, &shared.join(IMAGE))?)),
 };
 
@@ -189,16 +174,8 @@ impl Scenario for Flex {
         }
     }
 
-    fn command(&self) -> Result<Command> {
-        let mut command = tracer::command(self.node.binary());
-        let pods = self.node.pods();
-        let pods = pods.to_str().context("a folder's name is not UTF-8")?;
-        self.node.configure(&mut command, &["node", "--once", "-o", "json", "--workers", "1", "--manifests", pods]);
-        Ok(command)
-    }
-
-    fn folder(&self) -> &Path {
-        self.node.folder()
+    fn node(&self) -> &Node {
+        &self.node
     }
 
     fn check_restart(&mut self, phase: &str) -> Result<()> {
@@ -216,9 +193,7 @@ impl Scenario for Flex {
         }
     }
 
-    fn check_no_pods(&mut self) -> Result<()> {
-        self.node.no_pods()?;
-        self.node.once()?.expect(0).context("the restart without pods")?;
+    fn check_nothing_left(&self) -> Result<()> {
         check_nothing_left(&self.node)?;
         for (device, image) in self.disks.iter().zip(["shared.img", "inline.img"]) {
             let found = refloat_mount::loopdev::find(&self.node.folder().join(image))?;

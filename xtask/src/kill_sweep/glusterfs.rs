@@ -12,8 +12,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 
 use super::drivers::{names, wait_for_end};
-use super::scenario::{Data, Kind, Scenario, check_nothing_left, check_volumes, volume_path};
-use super::tracer;
+use super::scenario::{Data, Kind, Scenario, check_volumes, volume_path};
 use crate::node::Node;
 use crate::process::{find_tool, is_real_root};
 
@@ -185,16 +184,8 @@ impl Scenario for Gluster {
         }
     }
 
-    fn command(&self) -> Result<Command> {
-        let mut command = tracer::command(self.node.binary());
-        let pods = self.node.pods();
-        let pods = pods.to_str().context("a folder's name is not UTF-8")?;
-        self.node.configure(&mut command, &["node", "--once", "-o", "json", "--workers", "1", "--manifests", pods]);
-        Ok(command)
-    }
-
-    fn folder(&self) -> &Path {
-        self.node.folder()
+    fn node(&self) -> &Node {
+        &self.node
     }
 
     fn check_restart(&mut self, phase: &str) -> Result<()> {
@@ -211,11 +202,5 @@ impl Scenario for Gluster {
         self.node.once()?.expect(0).context("the restart with the same pods")?;
         let data = if phase == FIRST { Data::None } else { Data::All };
         self.check_all_there(phase == TEAR_DOWN, data)
-    }
-
-    fn check_no_pods(&mut self) -> Result<()> {
-        self.node.no_pods()?;
-        self.node.once()?.expect(0).context("the restart without pods")?;
-        check_nothing_left(&self.node)
     }
 }

@@ -59,7 +59,8 @@ fn stage(phase: &str, binary: &Path, shared: &Path) -> Result<Box<dyn Scenario>>
 }
 
 fn trace(scenario: &dyn Scenario, kill: Option<&Kill>) -> Result<Trace> {
-    let out = std::fs::File::create(scenario.folder().join("out")).context("cannot write what the manager prints")?;
+    let out =
+        std::fs::File::create(scenario.node().folder().join("out")).context("cannot write what the manager prints")?;
     let mut command = scenario.command()?;
     command.stdout(out);
     tracer::run(&mut command, scenario.socket_calls(), kill)

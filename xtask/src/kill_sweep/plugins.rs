@@ -4,11 +4,10 @@ mod phases;
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
 
-use super::scenario::{Data, check_nothing_left, check_volumes, volume_path};
+use super::scenario::{Data, check_nothing_left, check_volumes, make_ext4, tools_of, volume_path};
 use crate::node::Node;
 use crate::process::{find_tool, is_real_root};
 
@@ -39,10 +38,7 @@ fn make_image(path: &Path) -> Result<bool> {
     let content = path.with_extension("content");
     std::fs::create_dir(&content)?;
     std::fs::write(content.join("host.txt"), HOST_FILE)?;
-    File::create(path)?.set_len(DISK)?;
-    let mut mkfs = Command::new("mkfs.ext4");
-    let status = mkfs.args(["-q", "-F", "-d"]).arg(&content).arg(path).stdin(Stdio::null()).status();
-    ensure!(status.context("cannot run mkfs.ext4")?.success(), "mkfs.ext4 failed");
+    make_ext4(path, DISK, &["-d".as_ref(), content.as_os_str()])?;
     std::fs::remove_file(content.join("host.txt"))?;
     std::fs::remove_dir(content)?;
     Ok(true)
@@ -67,11 +63,8 @@ impl Plugins {
             }
         };
         // The helper that stands for the one of NFS: it goes on when the manager is killed, as that would.
-        let tools = node.folder().join("tools");
-        std::fs::create_dir(&tools)?;
+        let tools = tools_of(&mut node)?;
         refloat_test_support::write_tool(&tools, refloat_test_support::MOUNT_NFS)?;
-        let path = std::env::var("PATH").unwrap_or_default();
-        node.env.push(("PATH".into(), format!("{}:{path}", tools.display())));
         let export = node.host().join("export");
         std::fs::create_dir(&export)?;
         let source = format!("{SERVER}:{}", export.display());
@@ -305,7 +298,7 @@ impl Plugins {
     }
 
     /// Checks that nothing is left: no mount, folder, record or used device.
-    fn check_nothing_left(&self) -> Result<()> {
+    fn check_all_gone(&self) -> Result<()> {
         check_nothing_left(&self.node)?;
         if let Some((full, blank)) = &self.disks {
             for (device, image) in [(full, "full.img"), (blank, "blank.img")] {

@@ -1,37 +1,22 @@
 //! Pods with Fibre Channel and iSCSI volumes of a simulated storage array, over real block devices: a disk that two pods share,
 //! two units of one target behind two portals, a raw disk; all with multipath maps. `node --once` is killed.
 
-use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use refloat_test_support::ScsiSim;
-use refloat_test_support::scsi_sim::{ISCSIADM, MULTIPATH, Port, UnitSpec};
+use refloat_test_support::scsi_sim::{Port, UnitSpec};
 
 use super::drivers::{names, wait_for_end};
-use super::scenario::{Data, Kind, Scenario, check_nothing_left, check_volumes, volume_path};
-use super::tracer;
+use super::scenario::{Data, Kind, Scenario, check_nothing_left, check_volumes, make_disk, tools_of, volume_path};
 use crate::node::{self, Node};
-use crate::process::{find_tool, is_real_root};
 
 /// This scenario.
 pub(super) const KIND: Kind = Kind {
     phases: &[FIRST, RESTART, TEAR_DOWN, END],
     others: &[],
     part: 40,
-    shared: |folder| {
-        if !is_real_root() || find_tool("mkfs.ext4").is_none() {
-            return Ok(Some("disks of a storage array need root and mkfs.ext4".into()));
-        }
-        let image = folder.join(IMAGE);
-        File::create(&image)?.set_len(DISK)?;
-        let mut mkfs = Command::new("mkfs.ext4");
-        let status =
-            mkfs.args(["-q", "-F"]).arg(image).stdin(Stdio::null()).status().context("cannot run mkfs.ext4")?;
-        ensure!(status.success(), "mkfs.ext4 failed");
-        Ok(None)
-    },
+    shared: |folder| make_disk(&folder.join(IMAGE), DISK),
     new: |binary, shared| Ok(Box::new(San::new(binary, &shared.join(IMAGE))?)),
 };
 
@@ -71,14 +56,9 @@ struct San {
 impl San {
     fn new(binary: &Path, image: &Path) -> Result<Self> {
         let mut node = Node::new(binary)?;
-        // A folder of this process's own; see `Tools::child`.
-        let path = std::env::var_os("PATH").context("there is no PATH")?;
-        let tools = std::env::split_paths(&path).next().context("the PATH is empty")?;
-        std::fs::create_dir(&tools).with_context(|| format!("cannot make {}", tools.display()))?;
-        for tool in [ISCSIADM, MULTIPATH] {
-            refloat_test_support::write_tool(&tools, tool)?;
-        }
-        let sim = ScsiSim::new(&node.folder().join("scsi")).map_err(|why| anyhow!("there is no array: {why:?}"))?;
+        let tools = tools_of(&mut node)?;
+        let sim = ScsiSim::with_programs(&node.folder().join("scsi"), &tools);
+        let sim = sim.map_err(|why| anyhow!("there is no array: {why:?}"))?;
         node.env.push(("REFLOAT_SYSFS".into(), sim.sysfs().display().to_string()));
         node.env.push(("REFLOAT_DEVFS".into(), sim.dev().display().to_string()));
         let ports: Vec<Port> = (2..).zip(["500a01", "500a02"]).map(|(host, wwn)| sim.fc_port(host, wwn)).collect();
@@ -183,16 +163,8 @@ impl Scenario for San {
         }
     }
 
-    fn command(&self) -> Result<Command> {
-        let mut command = tracer::command(self.node.binary());
-        let pods = self.node.pods();
-        let pods = pods.to_str().context("a folder's name is not UTF-8")?;
-        self.node.configure(&mut command, &["node", "--once", "-o", "json", "--workers", "1", "--manifests", pods]);
-        Ok(command)
-    }
-
-    fn folder(&self) -> &Path {
-        self.node.folder()
+    fn node(&self) -> &Node {
+        &self.node
     }
 
     fn check_restart(&mut self, phase: &str) -> Result<()> {
@@ -206,9 +178,7 @@ impl Scenario for San {
         self.check_all_there(phase)
     }
 
-    fn check_no_pods(&mut self) -> Result<()> {
-        self.node.no_pods()?;
-        self.node.once()?.expect(0).context("the restart without pods")?;
+    fn check_nothing_left(&self) -> Result<()> {
         check_nothing_left(&self.node)?;
         let events = || self.sim.events();
         for (unit, _) in UNITS {

@@ -1,26 +1,41 @@
 //! What a scenario of the kill sweep is: a node, what the manager does on it, and what must hold after a kill.
 
+use std::ffi::OsStr;
+use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitStatus};
+use std::process::{Command, ExitStatus, Stdio};
 
 use anyhow::{Context, Result, ensure};
 use nix::unistd::Pid;
 use serde_json::Value;
 
 use super::point::Point;
-use super::{clean, csi, flex, glusterfs, plugins, san};
+use super::{clean, csi, flex, glusterfs, plugins, san, tracer};
 use crate::node::{self, Node};
+use crate::process::{find_tool, is_real_root};
 
 /// A scenario on one node, in the mount namespace of this process.
 pub(super) trait Scenario {
     /// Brings the node to where the phase starts.
     fn prepare(&mut self, phase: &str) -> Result<()>;
 
-    /// The manager's run that is killed, made by [`tracer::command`](super::tracer::command). It ends by itself.
-    fn command(&self) -> Result<Command>;
+    /// The node.
+    fn node(&self) -> &Node;
 
-    /// A folder for what the run prints.
-    fn folder(&self) -> &Path;
+    /// What the manager is told. It ends by itself.
+    fn arguments(&self) -> Result<Vec<String>> {
+        let pods = self.node().pods();
+        let pods = pods.to_str().context("a folder's name is not UTF-8")?;
+        Ok(["node", "--once", "-o", "json", "--workers", "1", "--manifests", pods].map(str::to_owned).to_vec())
+    }
+
+    /// The manager's run that is killed.
+    fn command(&self) -> Result<Command> {
+        let mut command = tracer::command(self.node().binary());
+        let arguments = self.arguments()?;
+        self.node().configure(&mut command, &arguments.iter().map(String::as_str).collect::<Vec<_>>());
+        Ok(command)
+    }
 
     /// Names of the calls that count too, if they are made on a socket: what the manager says to others and hears.
     fn socket_calls(&self) -> &'static [&'static str] {
@@ -43,7 +58,16 @@ pub(super) trait Scenario {
     fn check_restart(&mut self, phase: &str) -> Result<()>;
 
     /// Starts again without pods, and checks that nothing is left.
-    fn check_no_pods(&mut self) -> Result<()>;
+    fn check_no_pods(&mut self) -> Result<()> {
+        self.node().no_pods()?;
+        self.node().once()?.expect(0).context("the restart without pods")?;
+        self.check_nothing_left()
+    }
+
+    /// Checks that nothing is left on the node or elsewhere.
+    fn check_nothing_left(&self) -> Result<()> {
+        check_nothing_left(self.node())
+    }
 }
 
 /// What is known of a scenario before there is a node.
@@ -85,6 +109,32 @@ pub(super) fn volume_path(scan: &Value, pod: &str, volume: &str) -> Result<PathB
     let found = volumes.iter().find(|v| v["pod"]["name"] == pod && v["volume"] == volume);
     let path = found.and_then(|v| v["path"].as_str());
     Ok(path.with_context(|| format!("the scan has no path for {pod}/{volume}"))?.into())
+}
+
+/// Makes an ext4 file system in a new file of this size, with further options of mkfs.ext4.
+pub(super) fn make_ext4(path: &Path, size: u64, options: &[&OsStr]) -> Result<()> {
+    File::create(path)?.set_len(size)?;
+    let mut mkfs = Command::new("mkfs.ext4");
+    let status = mkfs.args(["-q", "-F"]).args(options).arg(path).stdin(Stdio::null()).status();
+    ensure!(status.context("cannot run mkfs.ext4")?.success(), "mkfs.ext4 failed");
+    Ok(())
+}
+
+/// Makes the file system that each run copies to its disks, or says why there can be none.
+pub(super) fn make_disk(path: &Path, size: u64) -> Result<Option<String>> {
+    if !is_real_root() || find_tool("mkfs.ext4").is_none() {
+        return Ok(Some("disks need root and mkfs.ext4".into()));
+    }
+    make_ext4(path, size, &[]).map(|()| None)
+}
+
+/// A folder of programs that play a part on this node, before all others in its `PATH`.
+pub(super) fn tools_of(node: &mut Node) -> Result<PathBuf> {
+    let tools = node.folder().join("tools");
+    std::fs::create_dir(&tools)?;
+    let path = std::env::var("PATH").unwrap_or_default();
+    node.env.push(("PATH".into(), format!("{}:{path}", tools.display())));
+    Ok(tools)
 }
 
 /// Checks that a scan has these volumes (`pod/volume`, sorted) and no others, each wanted, recorded and mounted once.

@@ -1,24 +1,29 @@
 //! What happens when somebody writes to a file of the simulation, or runs `multipath`.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use refloat_mount::{Device, Kernel, TableReader};
 
-use super::{MULTIPATH, MultipathDoes, Port, Shared, State, files};
+use super::{MULTIPATH, MultipathDoes, Port, Shared, State, files, must};
 
 /// How often it is looked whether somebody wrote something.
 const PAUSE: Duration = Duration::from_millis(4);
 
-/// The folder beside [`MULTIPATH`] that says whose a map is; none if that program is not in the `PATH`.
-pub(super) fn registry() -> Option<PathBuf> {
+/// The folder of the `PATH` that [`MULTIPATH`] is in, if it is in one.
+pub(super) fn folder_of_programs() -> Option<PathBuf> {
     let path = std::env::var_os("PATH")?;
     let (name, text) = MULTIPATH;
     let is_ours = |folder: &PathBuf| std::fs::read(folder.join(name)).is_ok_and(|found| found == text.as_bytes());
-    let folder = std::env::split_paths(&path).find(is_ours)?.join("maps");
-    std::fs::create_dir_all(&folder).ok()?;
-    Some(folder)
+    std::env::split_paths(&path).find(is_ours)
+}
+
+/// The folder beside the programs that says whose a map is.
+pub(super) fn registry(programs: &Path) -> PathBuf {
+    let folder = programs.join("maps");
+    must("the folder of maps", std::fs::create_dir_all(&folder));
+    folder
 }
 
 impl Shared {

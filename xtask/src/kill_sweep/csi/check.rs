@@ -81,7 +81,7 @@ impl Csi {
     }
 
     /// Checks that nothing is left: no mount, folder, loop device or record but the drivers'; and what the drivers heard.
-    pub(super) fn check_nothing_left(&self) -> Result<()> {
+    pub(super) fn check_all_gone(&self) -> Result<()> {
         let mounts = self.node.mounts()?;
         ensure!(mounts.is_empty(), "mounts are left: {mounts:?}");
         for folder in ["pods", "plugins"] {

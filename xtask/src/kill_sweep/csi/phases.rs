@@ -1,7 +1,6 @@
 //! What the manager does while it or a driver is killed, and what must hold then.
 
-use std::path::Path;
-use std::process::{Command, ExitStatus};
+use std::process::ExitStatus;
 
 use anyhow::{Context, Result, bail, ensure};
 use nix::unistd::Pid;
@@ -9,7 +8,7 @@ use nix::unistd::Pid;
 use super::{Csi, DIRECT, GROWN, STAGING, unable};
 use crate::kill_sweep::point::Point;
 use crate::kill_sweep::scenario::{Data, Kind, Scenario};
-use crate::kill_sweep::tracer;
+use crate::node::Node;
 
 /// This scenario.
 pub(in super::super) const KIND: Kind = Kind {
@@ -50,16 +49,8 @@ impl Scenario for Csi {
         }
     }
 
-    fn command(&self) -> Result<Command> {
-        let mut command = tracer::command(self.node.binary());
-        let pods = self.node.pods();
-        let pods = pods.to_str().context("a folder's name is not UTF-8")?;
-        self.node.configure(&mut command, &["node", "--once", "-o", "json", "--workers", "1", "--manifests", pods]);
-        Ok(command)
-    }
-
-    fn folder(&self) -> &Path {
-        self.node.folder()
+    fn node(&self) -> &Node {
+        &self.node
     }
 
     fn socket_calls(&self) -> &'static [&'static str] {
@@ -97,9 +88,7 @@ impl Scenario for Csi {
         }
     }
 
-    fn check_no_pods(&mut self) -> Result<()> {
-        self.node.no_pods()?;
-        self.node.once()?.expect(0).context("the restart without pods")?;
-        self.check_nothing_left()
+    fn check_nothing_left(&self) -> Result<()> {
+        self.check_all_gone()
     }
 }

@@ -1,13 +1,10 @@
 //! What the manager does while it is killed, and what must hold then.
 
-use std::path::Path;
-use std::process::Command;
-
 use anyhow::{Context, Result, bail};
 
 use super::{Plugins, make_image};
 use crate::kill_sweep::scenario::{Data, Kind, Scenario};
-use crate::kill_sweep::tracer;
+use crate::node::Node;
 
 /// This scenario.
 pub(in super::super) const KIND: Kind = Kind {
@@ -60,16 +57,8 @@ impl Scenario for Plugins {
         }
     }
 
-    fn command(&self) -> Result<Command> {
-        let mut command = tracer::command(self.node.binary());
-        let pods = self.node.pods();
-        let pods = pods.to_str().context("a folder's name is not UTF-8")?;
-        self.node.configure(&mut command, &["node", "--once", "-o", "json", "--workers", "1", "--manifests", pods]);
-        Ok(command)
-    }
-
-    fn folder(&self) -> &Path {
-        self.node.folder()
+    fn node(&self) -> &Node {
+        &self.node
     }
 
     fn check_restart(&mut self, phase: &str) -> Result<()> {
@@ -86,9 +75,7 @@ impl Scenario for Plugins {
         }
     }
 
-    fn check_no_pods(&mut self) -> Result<()> {
-        self.node.no_pods()?;
-        self.node.once()?.expect(0).context("the restart without pods")?;
-        self.check_nothing_left()
+    fn check_nothing_left(&self) -> Result<()> {
+        self.check_all_gone()
     }
 }
