@@ -8,6 +8,8 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
 
+use crate::process::run;
+
 /// What the machine has; `apt-get` adds what these depend on.
 const PACKAGES: &[&str] = &[
     "linux-image-cloud-amd64",
@@ -285,10 +287,6 @@ fn in_order<'a>(table: &'a str, wanted: &[&str]) -> Vec<&'a str> {
         }
     }
     order
-}
-
-fn run(command: &mut Command) -> Result<()> {
-    crate::process::run(command)
 }
 
 #[cfg(test)]
