@@ -69,7 +69,6 @@ pub(super) struct Target {
 #[derive(Debug, Clone)]
 pub(super) struct Session {
     iqn: String,
-    address: String,
     port: u16,
     interface: String,
     place: Port,
@@ -482,7 +481,7 @@ impl Shared {
             state.units.get_mut(&unit).expect("a unit").ports.push(place);
         }
         let (iqn, interface) = (iqn.to_owned(), interface.to_owned());
-        let session = Session { iqn, address: portal.address.clone(), port: portal.port, interface, place };
+        let session = Session { iqn, port: portal.port, interface, place };
         state.iscsi.sessions.insert(number, session);
         if all {
             self.scan(state, host, [None; 3]);
@@ -505,6 +504,5 @@ impl Shared {
         files::remove_tree(&self.root.join(format!("sys/devices/host{}", session.place.host)));
         state.ports.retain(|(port, _)| *port != session.place);
         state.units.values_mut().for_each(|unit| unit.ports.retain(|port| *port != session.place));
-        let _ = session.address;
     }
 }

@@ -20,8 +20,6 @@ mod info;
 mod tests;
 mod wanted;
 
-use std::path::Path;
-
 use k8s_openapi::api::core::v1::FCVolumeSource;
 use refloat_record::{PluginName, RelPath, VolumeMode};
 
@@ -38,8 +36,8 @@ use names::Fc as Wanted;
 #[derive(Debug, Clone, Copy)]
 pub struct Fc;
 
-/// Where devices are mounted, relative to the node root.
-const GLOBAL_MOUNTS: &str = "plugins/kubernetes.io/fc";
+/// Its folder below `plugins/`.
+const FOLDER: &str = "kubernetes.io/fc";
 
 /// The largest number of a logical unit that a spec may have.
 ///
@@ -126,11 +124,7 @@ impl Plugin for Fc {
     /// The kubelet's global mount path, or its global map path: both are called after the disk.
     fn device_mount_path(&self, spec: &VolumeSpec) -> Option<RelPath> {
         let (_, wanted) = checked(spec).ok()?;
-        let folder = match spec.mode {
-            VolumeMode::Filesystem => Path::new(GLOBAL_MOUNTS).to_path_buf(),
-            VolumeMode::Block => Path::new(GLOBAL_MOUNTS).join(crate::layout::VOLUME_DEVICES),
-        };
-        RelPath::new(folder.join(wanted.path_name()).to_str()?).ok()
+        san::global_path(FOLDER, spec.mode, &wanted.path_name())
     }
 
     fn mount_device(&self, step: MountDevice<'_>) -> Result<DeviceOutcome, VolumeError> {

@@ -47,11 +47,8 @@ pub use target::with_port;
 #[derive(Debug, Clone, Copy)]
 pub struct Iscsi;
 
-/// Its name.
+/// Its name, and its folder below `plugins/`.
 const NAME: &str = "kubernetes.io/iscsi";
-
-/// Where devices are mounted, relative to the node root.
-const GLOBAL_MOUNTS: &str = "plugins/kubernetes.io/iscsi";
 
 /// What a device's path says, if it is one of this plugin's.
 fn target_by_path(path: &RelPath) -> Option<Target> {
@@ -73,10 +70,6 @@ fn looked_up(step: &MountDevice<'_>, source: &Source<'_>) -> Result<Target, Volu
         portal.addresses = Some(iscsiadm::addresses_of(step.host, &portal.host)?);
     }
     Ok(target)
-}
-
-fn bad_spec(error: &SpecError) -> VolumeError {
-    super::bad_spec(error)
 }
 
 /// MountDevice of what is not mounted yet.
@@ -163,11 +156,7 @@ impl Plugin for Iscsi {
     /// The kubelet's global mount path, or its global map path: both are called after the disk.
     fn device_mount_path(&self, spec: &VolumeSpec) -> Option<RelPath> {
         let Source { portal, target: Target { iqn, lun, interface, .. }, .. } = Source::of(spec).ok()?;
-        let folder = match spec.mode {
-            VolumeMode::Filesystem => GLOBAL_MOUNTS.to_owned(),
-            VolumeMode::Block => format!("{GLOBAL_MOUNTS}/{}", crate::layout::VOLUME_DEVICES),
-        };
-        RelPath::new(format!("{folder}/iface-{interface}/{portal}-{iqn}-lun-{lun}")).ok()
+        san::global_path(NAME, spec.mode, &format!("iface-{interface}/{portal}-{iqn}-lun-{lun}"))
     }
 
     /// The keys of its Secret, where it wants CHAP.
@@ -190,7 +179,7 @@ impl Plugin for Iscsi {
     }
 
     fn mount_device(&self, step: MountDevice<'_>) -> Result<DeviceOutcome, VolumeError> {
-        let source = Source::of(step.spec).map_err(|error| bad_spec(&error))?;
+        let source = Source::of(step.spec).map_err(|error| super::bad_spec(&error))?;
         let file_system = step.spec.mode == VolumeMode::Filesystem;
         if file_system && san::adopted(&step, &source.target, &|found| adopted(&step, &source, found))? {
             return Ok(DeviceOutcome::Mounted);
@@ -204,7 +193,7 @@ impl Plugin for Iscsi {
     }
 
     fn set_up(&self, step: SetUp<'_>) -> Result<(), VolumeError> {
-        let source = Source::of(step.spec).map_err(|error| bad_spec(&error))?;
+        let source = Source::of(step.spec).map_err(|error| super::bad_spec(&error))?;
         match step.spec.mode {
             VolumeMode::Filesystem => {
                 let shown = san::Wanted::shown(&source.target);

@@ -11,6 +11,8 @@ mod found;
 mod mount;
 mod undo;
 
+use refloat_record::{RelPath, VolumeMode};
+
 use crate::Host;
 use crate::disk::Words;
 use crate::scsi::{self, Lun, Scan, Seen};
@@ -47,6 +49,16 @@ pub(super) trait Wanted: Clone {
 
     /// What the SCSI hosts are told to look for.
     fn scans(&self, host: &Host) -> Vec<(u32, Scan)>;
+}
+
+/// The kubelet's global mount path of a disk, or its global map path. `plugin`: the plugin's folder below `plugins/`; `name`: what
+/// the disk is called there.
+pub(super) fn global_path(plugin: &str, mode: VolumeMode, name: &str) -> Option<RelPath> {
+    let maps = match mode {
+        VolumeMode::Filesystem => String::new(),
+        VolumeMode::Block => format!("{}/", crate::layout::VOLUME_DEVICES),
+    };
+    RelPath::new(format!("{}/{plugin}/{maps}{name}", crate::layout::PLUGINS)).ok()
 }
 
 /// The logical units of the disks that are meant, each once.
