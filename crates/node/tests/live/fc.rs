@@ -1,17 +1,18 @@
 //! Fibre Channel volumes on a simulated array (`refloat_test_support::ScsiSim`): the disks are real block devices with real
 //! file systems; how they come and go is played.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use refloat_node::manager::Outcome as Settled;
 use refloat_node::{RecordState, VolumeState};
-use refloat_record::{DeviceMount, Record, Store};
+use refloat_record::{Record, Store};
 use refloat_test_support::scsi_sim::{MultipathDoes, Port, UnitSpec};
 use refloat_test_support::{Outcome, ScsiSim, Skip};
 use refloat_volume::scsi::Sys;
 
+use crate::san::{self, CLAIM, block_pod, lose, only_failure, read, wwid};
 use crate::stage::{Stage, assert_all_mounted, pod, volume};
 
 refloat_test_support::tests![
@@ -38,13 +39,8 @@ refloat_test_support::tests![
 ];
 
 const WWN: [&str; 2] = ["500a0981891b8dc5", "500a0982891b8dc5"];
-pub const CLAIM: &str = "  - {name: d, persistentVolumeClaim: {claimName: pv}}\n";
 const GLOBAL: &str = "plugins/kubernetes.io/fc/500a0981891b8dc5-lun-0";
 const OF_U1: &str = "pods/u1/volumes/kubernetes.io~fc/pv";
-
-pub fn wwid(number: u64) -> String {
-    format!("600508b400105e21000090000049000{number}")
-}
 
 /// A node with an array.
 struct San {
@@ -76,10 +72,7 @@ impl San {
 
     /// A manifest with a `PersistentVolume` of this name and source, and its claim.
     fn persistent(&self, name: &str, fc: &str, more: &str) {
-        let local = crate::stage::local(name, Path::new("/none"));
-        let text = local.replace("local: {path: /none}", &format!("fc: {{{fc}}}{more}"));
-        assert_ne!(text, local);
-        self.stage.manifest(&format!("{name}.yaml"), &text);
+        san::persistent(&self.stage, name, &format!("fc: {{{fc}}}"), more);
     }
 
     /// As [`San::new`], and a pod that has the unit `0` by its ports.
@@ -90,30 +83,6 @@ impl San {
         let settled = san.stage.settle_well();
         assert_all_mounted(&settled, 1);
         Ok((san, settled))
-    }
-
-    fn devices(&self) -> Vec<DeviceMount> {
-        let records = self.stage.records().into_iter();
-        records
-            .filter_map(|record| if let Record::DeviceMount(device) = record { Some(device) } else { None })
-            .collect()
-    }
-
-    /// What the one device's record knows.
-    fn info(&self) -> serde_json::Value {
-        let [device] = self.devices().try_into().unwrap();
-        device.provider_info.unwrap().parse().unwrap()
-    }
-
-    /// No disk is on the node, and nothing of any pod.
-    #[track_caller]
-    fn assert_clean(&self) {
-        self.stage.assert_clean();
-        assert_eq!(std::fs::read_dir(self.sim.sysfs().join("block")).unwrap().count(), 0, "{:?}", self.sim.events());
-    }
-
-    fn events(&self, kind: &str) -> Vec<String> {
-        self.sim.events().into_iter().filter(|event| event.starts_with(kind)).collect()
     }
 }
 
@@ -132,15 +101,6 @@ fn of_pod(uid: &str, volume: &str) -> String {
     format!("pods/{uid}/volumes/kubernetes.io~fc/{volume}")
 }
 
-pub fn read(path: &Path) -> String {
-    std::fs::read_to_string(path.join("disk.txt")).unwrap()
-}
-
-pub fn only_failure(settled: &Settled) -> (&'static str, &str) {
-    let [failure] = settled.failures.as_slice() else { panic!("{:#?}", settled.failures) };
-    (failure.code, &failure.message)
-}
-
 fn a_disk_lives_and_goes() -> Outcome {
     let (san, settled) = San::with_pod(1, false)?;
     let stage = &san.stage;
@@ -150,8 +110,8 @@ fn a_disk_lives_and_goes() -> Outcome {
     assert_eq!(read(&stage.root(OF_U1)), "the disk's");
     assert_eq!(&*stage.table().at(&stage.root(GLOBAL)).unwrap().source(), san.sim.dev().join("sda").to_str().unwrap());
     // It was asked for by its place.
-    assert_eq!(san.events("scan"), ["scan host2 0 0 0"]);
-    let info = san.info();
+    assert_eq!(san::events(&san.sim, "scan"), ["scan host2 0 0 0"]);
+    let info = san::info(&san.stage);
     assert_eq!(
         (&info["id"], &info["lun"], &info["targetWWNs"]),
         (&format!("3{}", wwid(0)).into(), &0.into(), &serde_json::json!([WWN[0]]))
@@ -160,8 +120,8 @@ fn a_disk_lives_and_goes() -> Outcome {
     std::fs::write(stage.root(OF_U1).join("written"), "by the pod").unwrap();
     stage.remove_manifest("u1.yaml");
     stage.settle_well();
-    assert_eq!(san.events("delete"), ["delete sda"]);
-    san.assert_clean();
+    assert_eq!(san::events(&san.sim, "delete"), ["delete sda"]);
+    san::assert_clean(&san.stage, &san.sim);
     // Its data is there when it comes back.
     stage.manifest("u2.yaml", &pod("u2", CLAIM));
     stage.settle_well();
@@ -183,7 +143,7 @@ fn a_restart_asks_neither_array_nor_tools() -> Outcome {
     assert!(begun.elapsed() < Duration::from_secs(5));
     san.stage.remove_manifest("u1.yaml");
     san.stage.settle_well();
-    san.assert_clean();
+    san::assert_clean(&san.stage, &san.sim);
     Ok(())
 }
 
@@ -197,11 +157,11 @@ fn two_pods_share_a_disk() -> Outcome {
     assert_eq!(settled.actual.devices[0].users.len(), 2);
     stage.remove_manifest("u1.yaml");
     assert_all_mounted(&stage.settle_well(), 1);
-    assert_eq!((san.events("delete"), san.events("flush")), (vec![], vec![]));
+    assert_eq!((san::events(&san.sim, "delete"), san::events(&san.sim, "flush")), (vec![], vec![]));
     assert_eq!(read(&stage.root(&of_pod("u2", "pv"))), "the disk's");
     stage.remove_manifest("u2.yaml");
     stage.settle_well();
-    san.assert_clean();
+    san::assert_clean(&san.stage, &san.sim);
     Ok(())
 }
 
@@ -219,12 +179,12 @@ fn two_volumes_of_one_disk_by_other_words() -> Outcome {
         let (second, name) = if first == "u1" { ("u2", "other") } else { ("u1", "pv") };
         stage.remove_manifest(&format!("{first}.yaml"));
         stage.settle_well();
-        assert_eq!((san.devices().len(), san.events("delete")), (2, vec![]), "{first}");
+        assert_eq!((san::devices(&san.stage).len(), san::events(&san.sim, "delete")), (2, vec![]), "{first}");
         assert_eq!(read(&stage.root(&of_pod(second, name))), "the disk's");
         stage.remove_manifest(&format!("{second}.yaml"));
         stage.settle_well();
-        assert_eq!(san.events("delete"), ["delete sda"]);
-        san.assert_clean();
+        assert_eq!(san::events(&san.sim, "delete"), ["delete sda"]);
+        san::assert_clean(&san.stage, &san.sim);
     }
     Ok(())
 }
@@ -244,7 +204,7 @@ fn two_disks_of_one_target() -> Outcome {
     assert_eq!(stage.table().at(&stage.root(&of_pod("u2", "second"))).unwrap().id(), mount);
     stage.remove_manifest("u2.yaml");
     stage.settle_well();
-    san.assert_clean();
+    san::assert_clean(&san.stage, &san.sim);
     Ok(())
 }
 
@@ -254,7 +214,7 @@ fn a_multipath_map_is_used_and_flushed() -> Outcome {
     let (name, alias) = san.sim.map("0").unwrap();
     let global = format!("plugins/kubernetes.io/fc/{}-{}-lun-0", WWN[0], WWN[1]);
     assert_eq!(&*stage.table().at(&stage.root(&global)).unwrap().source(), san.sim.dev().join(&name).to_str().unwrap());
-    let info = san.info();
+    let info = san::info(&san.stage);
     assert_eq!(
         (&info["map"]["name"], &info["map"]["uuid"]),
         (&alias.clone().into(), &format!("mpath-3{}", wwid(0)).into())
@@ -265,7 +225,7 @@ fn a_multipath_map_is_used_and_flushed() -> Outcome {
     stage.settle_well();
     let undone: Vec<String> = san.sim.events().into_iter().filter(|event| !event.starts_with("scan")).collect();
     assert_eq!(undone, [format!("flush {alias}"), "delete sda".into(), "delete sdb".into()]);
-    san.assert_clean();
+    san::assert_clean(&san.stage, &san.sim);
     Ok(())
 }
 
@@ -280,10 +240,10 @@ fn a_map_that_is_not_flushed_keeps_the_record() -> Outcome {
     assert_eq!(code, "MapNotFlushed");
     let (_, alias) = san.sim.map("0").unwrap();
     assert!(message.contains(&alias) && message.contains("map in use"), "{message}");
-    assert_eq!((san.sim.disks("0").len(), san.devices().len(), stage.mounts()), (2, 1, vec![]));
+    assert_eq!((san.sim.disks("0").len(), san::devices(&san.stage).len(), stage.mounts()), (2, 1, vec![]));
     san.sim.multipath(MultipathDoes::Well);
     stage.settle_well();
-    san.assert_clean();
+    san::assert_clean(&san.stage, &san.sim);
     Ok(())
 }
 
@@ -319,7 +279,7 @@ fn a_disk_under_another_name_with_a_map_goes() -> Outcome {
     san.stage.settle_well();
     let undone: Vec<String> = san.sim.events().into_iter().filter(|event| !event.starts_with("scan")).collect();
     assert_eq!(undone, [format!("flush {alias}"), "delete sda".into(), "delete sdf".into()]);
-    san.assert_clean();
+    san::assert_clean(&san.stage, &san.sim);
     Ok(())
 }
 
@@ -334,8 +294,8 @@ fn a_disk_that_is_really_gone_is_done() -> Outcome {
         san.sim.export("0", false);
         san.sim.vanish("0", true);
         san.stage.settle_well();
-        assert_eq!(san.events("delete"), Vec::<String>::new());
-        san.assert_clean();
+        assert_eq!(san::events(&san.sim, "delete"), Vec::<String>::new());
+        san::assert_clean(&san.stage, &san.sim);
     }
     Ok(())
 }
@@ -351,15 +311,9 @@ fn a_name_that_is_another_disks_now_is_not_touched() -> Outcome {
     san.sim.appear();
     assert_eq!(san.sim.disks("1"), ["sda"]);
     san.stage.settle_well();
-    assert_eq!((san.events("delete"), san.sim.disks("1")), (vec![], vec!["sda".to_owned()]));
+    assert_eq!((san::events(&san.sim, "delete"), san.sim.disks("1")), (vec![], vec!["sda".to_owned()]));
     san.stage.assert_clean();
     Ok(())
-}
-
-/// Takes records away, or makes them unreadable.
-pub fn lose(stage: &Stage, kind: &str, part: &str, damaged: bool) {
-    let file = stage.record_file(kind, part);
-    if damaged { std::fs::write(file, "{").unwrap() } else { std::fs::remove_file(file).unwrap() }
 }
 
 /// The rows of docs/plugins.md.
@@ -388,7 +342,7 @@ fn a_record_is_lost() -> Outcome {
                     let now = stage.records();
                     if of_volume {
                         assert_eq!(now.len(), before.len(), "{shown}: {:#?}", settled.plan.report);
-                        assert_eq!(san.info()["id"], format!("3{}", wwid(0)), "{shown}");
+                        assert_eq!(san::info(&san.stage)["id"], format!("3{}", wwid(0)), "{shown}");
                     }
                 }
                 stage.remove_manifest("u1.yaml");
@@ -418,7 +372,10 @@ fn a_lost_record_of_another_disk_is_not_made_up() -> Outcome {
     san.sim.appear();
     assert_eq!(san.sim.disks("0"), ["sda"]);
     stage.settle();
-    assert_eq!((stage.mounts(), san.sim.disks("0"), san.events("delete")), (vec![], vec!["sda".to_owned()], vec![]));
+    assert_eq!(
+        (stage.mounts(), san.sim.disks("0"), san::events(&san.sim, "delete")),
+        (vec![], vec!["sda".to_owned()], vec![])
+    );
     Ok(())
 }
 
@@ -442,7 +399,7 @@ fn a_table_that_changes_all_the_time() -> Outcome {
             assert_all_mounted(&stage.settle_well(), 1);
             stage.remove_manifest("u1.yaml");
             stage.settle_well();
-            san.assert_clean();
+            san::assert_clean(&san.stage, &san.sim);
         }));
         ended.store(true, Ordering::Relaxed);
         if let Err(panic) = restarted {
@@ -467,7 +424,7 @@ fn after_a_reboot() -> Outcome {
         }
         stage.remove_manifest("u1.yaml");
         stage.settle_well();
-        san.assert_clean();
+        san::assert_clean(&san.stage, &san.sim);
     }
     Ok(())
 }
@@ -482,7 +439,7 @@ fn what_cannot_be_found_is_told() -> Outcome {
     let (code, message) = only_failure(&settled);
     assert_eq!(code, "DiskNotFound");
     assert!(message.contains(WWN[0]) && message.contains("host2 (0 0 0)"), "{message}");
-    assert_eq!(san.devices(), []);
+    assert_eq!(san::devices(&san.stage), []);
     // Its words mean two disks.
     san.unit(1, false)?;
     san.sim.export("0", true);
@@ -492,7 +449,7 @@ fn what_cannot_be_found_is_told() -> Outcome {
     san.persistent("pv", &by_id(0), "");
     assert_all_mounted(&san.stage.settle_well(), 1);
     // By an id, every port is asked for everything.
-    assert!(san.events("scan").contains(&"scan host2 - - -".to_owned()));
+    assert!(san::events(&san.sim, "scan").contains(&"scan host2 - - -".to_owned()));
     Ok(())
 }
 
@@ -518,7 +475,7 @@ fn another_disk_in_its_place_is_refused() -> Outcome {
     assert!(message.contains("36dead") && message.contains(&wwid(0)), "{message}");
     assert!(std::fs::read(&image).unwrap().iter().all(|byte| *byte == 0));
     // The record of what it was stays.
-    assert_eq!(san.info()["id"], format!("3{}", wwid(0)));
+    assert_eq!(san::info(&san.stage)["id"], format!("3{}", wwid(0)));
     Ok(())
 }
 
@@ -533,10 +490,10 @@ fn a_disk_is_left_to_who_uses_it() -> Outcome {
     stage.settle();
     // Their mount holds the device's too; it goes when that is gone.
     assert_eq!((read(&folder).as_str(), san.sim.disks("0")), ("the disk's", vec!["sda".to_owned()]));
-    assert_eq!((stage.is_mounted(OF_U1), san.devices().len()), (false, 1));
+    assert_eq!((stage.is_mounted(OF_U1), san::devices(&san.stage).len()), (false, 1));
     stage.unmount(&folder);
     stage.settle_well();
-    san.assert_clean();
+    san::assert_clean(&san.stage, &san.sim);
     Ok(())
 }
 
@@ -552,11 +509,6 @@ fn with_block_pod() -> Result<San, Skip> {
     Ok(san)
 }
 
-pub fn block_pod(uid: &str) -> String {
-    pod(uid, CLAIM)
-        .replace("{name: c, image: i}", "{name: c, image: i, volumeDevices: [{name: d, devicePath: /dev/x}]}")
-}
-
 fn link(san: &San, uid: &str) -> PathBuf {
     std::fs::read_link(san.stage.root(&format!("pods/{uid}/volumeDevices/kubernetes.io~fc/pv"))).unwrap()
 }
@@ -566,7 +518,7 @@ fn a_block_volume_lives_and_goes() -> Outcome {
     let stage = &san.stage;
     assert_eq!(link(&san, "u1"), san.sim.dev().join("sda"));
     assert!(stage.is_mounted(&format!("{GLOBAL_MAP}/u1")));
-    let [device] = san.devices().try_into().unwrap();
+    let [device] = san::devices(&san.stage).try_into().unwrap();
     assert_eq!((device.device_mount_path.as_str(), device.confirmed, device.mount), (GLOBAL_MAP, true, None));
     // A second pod, on the same disk.
     stage.manifest("u2.yaml", &block_pod("u2"));
@@ -575,11 +527,11 @@ fn a_block_volume_lives_and_goes() -> Outcome {
     assert_eq!(settled.actual.devices[0].users.len(), 2);
     stage.remove_manifest("u1.yaml");
     assert_all_mounted(&stage.settle_well(), 1);
-    assert_eq!((san.events("delete"), stage.is_mounted(&format!("{GLOBAL_MAP}/u2"))), (vec![], true));
+    assert_eq!((san::events(&san.sim, "delete"), stage.is_mounted(&format!("{GLOBAL_MAP}/u2"))), (vec![], true));
     stage.remove_manifest("u2.yaml");
     stage.settle_well();
-    assert_eq!(san.events("delete"), ["delete sda"]);
-    san.assert_clean();
+    assert_eq!(san::events(&san.sim, "delete"), ["delete sda"]);
+    san::assert_clean(&san.stage, &san.sim);
     Ok(())
 }
 
@@ -603,7 +555,7 @@ fn a_block_volume_after_a_restart_and_a_reboot() -> Outcome {
         }
         stage.remove_manifest("u1.yaml");
         stage.settle_well();
-        san.assert_clean();
+        san::assert_clean(&san.stage, &san.sim);
     }
     Ok(())
 }

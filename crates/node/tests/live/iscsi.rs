@@ -7,12 +7,11 @@ use std::time::{Duration, Instant};
 
 use refloat_node::manager::Outcome as Settled;
 use refloat_node::{RecordState, VolumeState};
-use refloat_record::{DeviceMount, Record};
 use refloat_test_support::scsi_sim::{LogOutDoes, PortalDoes, UnitSpec};
 use refloat_test_support::{Outcome, ScsiSim, Skip};
 use refloat_volume::scsi::Sys;
 
-use crate::fc::{CLAIM, block_pod, lose, only_failure, read, wwid};
+use crate::san::{self, CLAIM, block_pod, lose, only_failure, read, wwid};
 use crate::stage::{Stage, assert_all_mounted, pod, volume};
 
 refloat_test_support::tests![
@@ -80,9 +79,8 @@ impl San {
     }
 
     fn persistent_at(&self, name: &str, portal: &str, source: &str, of_spec: &str) {
-        let local = crate::stage::local(name, Path::new("/none"));
-        let source = format!("iscsi: {{targetPortal: \"{portal}\", {source}}}{of_spec}");
-        self.stage.manifest(&format!("{name}.yaml"), &local.replace("local: {path: /none}", &source));
+        let source = format!("iscsi: {{targetPortal: \"{portal}\", {source}}}");
+        san::persistent(&self.stage, name, &source, of_spec);
     }
 
     /// The field of the other portals.
@@ -108,24 +106,10 @@ impl San {
         format!("plugins/kubernetes.io/iscsi/iface-{interface}/{}-{}-lun-{lun}", self.portals[0], self.iqn)
     }
 
-    fn devices(&self) -> Vec<DeviceMount> {
-        let records = self.stage.records().into_iter();
-        records
-            .filter_map(|record| if let Record::DeviceMount(device) = record { Some(device) } else { None })
-            .collect()
-    }
-
-    /// What the one device's record knows.
-    fn info(&self) -> serde_json::Value {
-        let [device] = self.devices().try_into().unwrap();
-        device.provider_info.unwrap().parse().unwrap()
-    }
-
     /// No disk and no session is on the node, nothing of any pod, and nothing of ours in the database.
     #[track_caller]
     fn assert_clean(&self) {
-        self.stage.assert_clean();
-        assert_eq!(std::fs::read_dir(self.sim.sysfs().join("block")).unwrap().count(), 0, "{:?}", self.sim.events());
+        san::assert_clean(&self.stage, &self.sim);
         assert_eq!(self.sim.sessions(&self.iqn), Vec::<u32>::new(), "{:?}", self.sim.events());
         assert_eq!(self.database(), Vec::<String>::new());
     }
@@ -142,10 +126,6 @@ impl San {
         files(&self.sim.iscsi(), &mut found);
         found
     }
-
-    fn events(&self, kind: &str) -> Vec<String> {
-        self.sim.events().into_iter().filter(|event| event.starts_with(kind)).collect()
-    }
 }
 
 fn a_disk_lives_and_goes() -> Outcome {
@@ -159,7 +139,7 @@ fn a_disk_lives_and_goes() -> Outcome {
     let node = stage.table().at(&stage.root(&global)).unwrap().source().into_owned();
     assert_eq!(node, san.sim.dev().join("sda").to_str().unwrap());
     let [session] = san.sim.sessions(iqn).try_into().unwrap();
-    let info = san.info();
+    let info = san::info(&san.stage);
     assert_eq!(
         (&info["iqn"], &info["lun"], &info["interface"], &info["id"]),
         (&iqn.as_str().into(), &0.into(), &"default".into(), &format!("3{}", wwid(0)).into())
@@ -175,7 +155,7 @@ fn a_disk_lives_and_goes() -> Outcome {
     stage.remove_manifest("u1.yaml");
     stage.settle_well();
     assert_eq!(
-        (san.events("delete"), san.events("logout")),
+        (san::events(&san.sim, "delete"), san::events(&san.sim, "logout")),
         (vec!["delete sda".into()], vec![format!("logout {session}")])
     );
     san.assert_clean();
@@ -216,7 +196,7 @@ fn two_pods_share_a_disk() -> Outcome {
     assert_eq!(settled.actual.devices[0].users.len(), 2);
     stage.remove_manifest("u1.yaml");
     assert_all_mounted(&stage.settle_well(), 1);
-    assert_eq!((san.events("delete"), san.events("logout")), (vec![], vec![]));
+    assert_eq!((san::events(&san.sim, "delete"), san::events(&san.sim, "logout")), (vec![], vec![]));
     stage.remove_manifest("u2.yaml");
     stage.settle_well();
     san.assert_clean();
@@ -232,7 +212,7 @@ fn two_units_share_the_sessions() -> Outcome {
         san.persistent("second", &san.iqn, 1, "");
         stage.manifest("u2.yaml", &pod("u2", "  - {name: d, persistentVolumeClaim: {claimName: second}}\n"));
         assert_all_mounted(&stage.settle_well(), 2);
-        assert_eq!((san.sim.sessions(&san.iqn).len(), san.events("login").len()), (2, 2));
+        assert_eq!((san.sim.sessions(&san.iqn).len(), san::events(&san.sim, "login").len()), (2, 2));
         let (gone, stays, second) = if first == "u1" { ("0", "1", "u2") } else { ("1", "0", "u1") };
         stage.remove_manifest(&format!("{first}.yaml"));
         assert_all_mounted(&stage.settle_well(), 1);
@@ -240,7 +220,7 @@ fn two_units_share_the_sessions() -> Outcome {
         assert_eq!((san.sim.sessions(&san.iqn).len(), san.database().len()), (2, 2), "{first}");
         stage.remove_manifest(&format!("{second}.yaml"));
         stage.settle_well();
-        assert_eq!(san.events("logout").len(), 2);
+        assert_eq!(san::events(&san.sim, "logout").len(), 2);
         san.assert_clean();
     }
     Ok(())
@@ -276,10 +256,10 @@ fn an_interface_of_its_own_comes_and_goes() -> Outcome {
     let record = std::fs::read_to_string(san.sim.iscsi().join("ifaces").join(&interface)).unwrap();
     assert!(record.contains("iface.initiatorname = iqn.2001-04.org.example:me"), "{record}");
     assert!(record.contains("iface.transport_name = tcp"), "{record}");
-    assert_eq!(san.info()["access"]["madeInterface"], true);
+    assert_eq!(san::info(&san.stage)["access"]["madeInterface"], true);
     stage.remove_manifest("u1.yaml");
     stage.settle_well();
-    assert_eq!(san.events("no interface"), [format!("no interface {interface}")]);
+    assert_eq!(san::events(&san.sim, "no interface"), [format!("no interface {interface}")]);
     san.assert_clean();
     Ok(())
 }
@@ -325,7 +305,7 @@ fn a_portal_with_a_name() -> Outcome {
     san.persistent_at("pv", &portal, &format!("iqn: \"{}\", lun: 0", san.iqn), "");
     stage.manifest("u1.yaml", &pod("u1", CLAIM));
     assert_all_mounted(&stage.settle_well(), 1);
-    let portal = &san.info()["portals"][0];
+    let portal = &san::info(&san.stage)["portals"][0];
     assert_eq!(portal["host"], "localhost");
     assert!(portal["addresses"].to_string().contains("127.0.0.1"), "{portal}");
     stage.remove_manifest("u1.yaml");
@@ -343,11 +323,14 @@ fn a_session_that_others_made_stays() -> Outcome {
         san.persistent("pv", &san.iqn, 0, "");
         stage.manifest("u1.yaml", &pod("u1", CLAIM));
         assert_all_mounted(&stage.settle_well(), 1);
-        assert_eq!((san.events("login"), &san.info()["access"]["logins"][0]["others"]), (vec![], &session.into()));
+        assert_eq!(
+            (san::events(&san.sim, "login"), &san::info(&san.stage)["access"]["logins"][0]["others"]),
+            (vec![], &session.into())
+        );
         stage.remove_manifest("u1.yaml");
         stage.settle_well();
         stage.assert_clean();
-        assert_eq!((san.sim.sessions(&san.iqn), san.events("logout")), (vec![session], vec![]));
+        assert_eq!((san.sim.sessions(&san.iqn), san::events(&san.sim, "logout")), (vec![session], vec![]));
         assert_eq!(san.database().len(), 1);
     }
     Ok(())
@@ -365,7 +348,7 @@ fn a_session_whose_other_unit_is_used_stays() -> Outcome {
     rustix::mount::mount(&device, &folder, "ext4", rustix::mount::MountFlags::empty(), None).unwrap();
     stage.remove_manifest("u1.yaml");
     stage.settle_well();
-    assert_eq!((san.sim.disks("0").len(), san.sim.disks("1").len(), san.events("logout")), (0, 1, vec![]));
+    assert_eq!((san.sim.disks("0").len(), san.sim.disks("1").len(), san::events(&san.sim, "logout")), (0, 1, vec![]));
     assert_eq!(read(&folder), "the disk's");
     stage.unmount(&folder);
     Ok(())
@@ -381,7 +364,7 @@ fn a_login_that_is_cut_off() -> Outcome {
     stage.manifest("u1.yaml", &pod("u1", CLAIM));
     assert_all_mounted(&stage.settle_well(), 1);
     let [session] = san.sim.sessions(&san.iqn).try_into().unwrap();
-    assert_eq!(san.info()["access"]["logins"][0]["ours"], session);
+    assert_eq!(san::info(&san.stage)["access"]["logins"][0]["ours"], session);
     stage.remove_manifest("u1.yaml");
     stage.settle_well();
     san.assert_clean();
@@ -398,7 +381,7 @@ fn a_logout_that_fails_keeps_the_record() -> Outcome {
         san.stage.remove_manifest("u1.yaml");
         let settled = san.stage.settle();
         assert_eq!(only_failure(&settled).0, expected, "{does:?}: {:?}", settled.failures);
-        assert_eq!((san.devices().len(), san.sim.sessions(&san.iqn).len()), (1, 1), "{does:?}");
+        assert_eq!((san::devices(&san.stage).len(), san.sim.sessions(&san.iqn).len()), (1, 1), "{does:?}");
         assert_eq!(san.stage.mounts(), Vec::<std::path::PathBuf>::new(), "{does:?}");
         san.sim.log_outs(LogOutDoes::Well);
         san.stage.options.operation_deadline = crate::stage::PATIENCE;
@@ -482,7 +465,7 @@ fn what_goes_wrong_is_told() -> Outcome {
         let settled = stage.settle();
         let (its, message) = only_failure(&settled);
         assert!(its == code && message.contains(part), "{does:?}: {its}: {message}");
-        assert_eq!((san.devices().len(), san.database().len()), (0, 0), "{does:?}");
+        assert_eq!((san::devices(&san.stage).len(), san.database().len()), (0, 0), "{does:?}");
     }
     san.sim.portal(&san.iqn, 0, PortalDoes::Well);
     let beside = format!("{}-none", san.iqn);
@@ -495,7 +478,7 @@ fn what_goes_wrong_is_told() -> Outcome {
     let settled = stage.settle();
     let (code, message) = only_failure(&settled);
     assert!(code == "DiskNotFound" && message.contains("LUN 7"), "{code}: {message}");
-    assert_eq!((san.sim.sessions(&san.iqn), san.devices().len()), (vec![], 0));
+    assert_eq!((san.sim.sessions(&san.iqn), san::devices(&san.stage).len()), (vec![], 0));
     san.persistent("pv", &san.iqn, 0, "");
     assert_all_mounted(&stage.settle_well(), 1);
     Ok(())
@@ -507,12 +490,12 @@ fn a_multipath_map_is_used_and_flushed() -> Outcome {
     let (name, alias) = san.sim.map("0").unwrap();
     let global = san.folder("default", 0);
     assert_eq!(&*stage.table().at(&stage.root(&global)).unwrap().source(), san.sim.dev().join(&name).to_str().unwrap());
-    assert_eq!(san.info()["map"]["name"], alias);
+    assert_eq!(san::info(&san.stage)["map"]["name"], alias);
     stage.remove_manifest("u1.yaml");
     stage.settle_well();
-    let undone: Vec<String> = ["flush", "delete"].iter().flat_map(|kind| san.events(kind)).collect();
+    let undone: Vec<String> = ["flush", "delete"].iter().flat_map(|kind| san::events(&san.sim, kind)).collect();
     assert_eq!(undone, [format!("flush {alias}"), "delete sda".into(), "delete sdb".into()]);
-    assert_eq!(san.events("logout").len(), 2);
+    assert_eq!(san::events(&san.sim, "logout").len(), 2);
     san.assert_clean();
     Ok(())
 }
@@ -580,7 +563,7 @@ fn a_record_is_lost() -> Outcome {
                     assert_eq!(ids[0], ids[1], "{shown}");
                     if of_volume {
                         assert_eq!(stage.records().len(), before.len(), "{shown}: {:#?}", settled.plan.report);
-                        assert_eq!(san.info()["id"], format!("3{}", wwid(0)), "{shown}");
+                        assert_eq!(san::info(&san.stage)["id"], format!("3{}", wwid(0)), "{shown}");
                     }
                 }
                 stage.remove_manifest("u1.yaml");
@@ -662,7 +645,7 @@ fn a_block_volume_lives_and_goes() -> Outcome {
     let link = std::fs::read_link(stage.root("pods/u1/volumeDevices/kubernetes.io~iscsi/pv")).unwrap();
     assert_eq!(link, san.sim.dev().join("sda"));
     assert!(stage.is_mounted(&format!("{map}/u1")));
-    let [device] = san.devices().try_into().unwrap();
+    let [device] = san::devices(&san.stage).try_into().unwrap();
     assert_eq!((device.device_mount_path.as_str(), device.confirmed, device.mount), (map.as_str(), true, None));
     let calls = san.sim.iscsiadm_calls();
     stage.manifest("u2.yaml", &block_pod("u2"));
@@ -670,10 +653,13 @@ fn a_block_volume_lives_and_goes() -> Outcome {
     assert_eq!(san.sim.iscsiadm_calls(), calls);
     stage.remove_manifest("u1.yaml");
     assert_all_mounted(&stage.settle_well(), 1);
-    assert_eq!((san.events("delete"), san.events("logout")), (vec![], vec![]));
+    assert_eq!((san::events(&san.sim, "delete"), san::events(&san.sim, "logout")), (vec![], vec![]));
     stage.remove_manifest("u2.yaml");
     stage.settle_well();
-    assert_eq!((san.events("delete"), san.events("logout").len()), (vec!["delete sda".to_owned()], 1));
+    assert_eq!(
+        (san::events(&san.sim, "delete"), san::events(&san.sim, "logout").len()),
+        (vec!["delete sda".to_owned()], 1)
+    );
     san.assert_clean();
     Ok(())
 }
@@ -713,7 +699,7 @@ fn a_block_volume_whose_disk_is_gone() -> Outcome {
         }
         san.stage.remove_manifest("u1.yaml");
         san.stage.settle_well();
-        assert_eq!(san.events("delete"), Vec::<String>::new());
+        assert_eq!(san::events(&san.sim, "delete"), Vec::<String>::new());
         san.assert_clean();
     }
     Ok(())

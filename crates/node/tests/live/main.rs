@@ -25,6 +25,7 @@ mod nfs;
 mod nfs_server;
 mod root;
 mod running;
+mod san;
 mod stage;
 mod state_folder;
 

@@ -1,19 +1,19 @@
 //! Fibre Channel volumes on real SCSI disks (`scsi_debug`) with the real udev, multipathd and `multipath`. The disks have no Fibre
 //! Channel ports, so their volumes name them by their ids; the ports' side is tested on a simulated array.
 
-use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use refloat_test_support::Verdict;
 use rustix::process::Signal;
 
 use crate::Test;
-use crate::disks::{map_exists, mount_of, persistent, pod_of};
-use crate::kit::{Manager, path_of, pod, volume, wait};
+use crate::kit::{Manager, path_of, pod, wait};
 use crate::node::{Node, files};
 use crate::services::{Multipathd, ScsiDebug, load, remove_tree, say, settle, start_multipathd, start_scsi_debug};
+use crate::shared::{MEMORY, check_raw, map_exists, mount_of, persistent, pod_of, raw_pod, wait_for_nothing};
 
 pub(crate) const TESTS: &[(&str, Test)] = &[
     ("fc::a_disk_lives_goes_and_comes_back", life),
@@ -24,6 +24,8 @@ pub(crate) const TESTS: &[(&str, Test)] = &[
     ("fc::a_raw_disk_lives_and_goes", raw),
 ];
 
+/// How long the end of maps and disks may take.
+const PATIENCE: Duration = Duration::from_secs(15);
 const GLOBAL: &str = "plugins/kubernetes.io/fc";
 
 /// A node with an array over memory.
@@ -100,12 +102,8 @@ fn paths_of(map: &str) -> usize {
 fn tear_down(node: &Node, san: &San) -> Result<()> {
     let manager = Manager::start(node)?;
     node.delete_all()?;
-    wait("everything going", || {
-        Ok(node.mounts()?.is_empty() && files(&node.root.join("pods"))?.is_empty() && san.disks.disks()?.is_empty())
-    })?;
-    wait("the last record going", || {
-        Ok(!node.run(&["record", "list", "-o", "json"])?.expect(0)?.stdout.contains("kubernetes.io/fc"))
-    })?;
+    wait_for_nothing(node, "kubernetes.io/fc", PATIENCE)?;
+    ensure!(san.disks.disks()?.is_empty(), "{:?}", san.disks.disks()?);
     ensure!(manager.stop(Signal::TERM)? == Some(0));
     for id in &san.ids {
         ensure!(!map_exists(id)?, "the map {id} is left");
@@ -127,7 +125,7 @@ fn life(node: &mut Node) -> Result<Verdict> {
     std::fs::write(path.join("written"), "by the pod")?;
 
     let manager = Manager::start(node)?;
-    node.apply("other.yaml", &pod("other", "[]", "  - {name: m, emptyDir: {medium: Memory}}\n"))?;
+    node.apply("other.yaml", &pod("other", "[]", MEMORY))?;
     wait("the other pod", || Ok(node.mounts()?.len() == 3))?;
     manager.stop(Signal::KILL)?;
     node.once()?.expect(0)?;
@@ -246,22 +244,9 @@ fn no_records(node: &mut Node) -> Result<Verdict> {
 fn raw(node: &mut Node) -> Result<Verdict> {
     let san = San::start(2, 1)?;
     san.persistent(node, "pv", 0, "  volumeMode: Block\n")?;
-    let volumes = "  - {name: v, persistentVolumeClaim: {claimName: pv}}\n";
-    let text =
-        pod("web", "[]", volumes).replace("volumeMounts: []", "volumeDevices: [{name: v, devicePath: /dev/xvda}]");
-    node.apply("web.yaml", &text)?;
+    raw_pod(node)?;
     node.once()?.expect(0)?;
-    let seen = node.scan()?.expect(0)?.json()?;
-    let it = volume(&seen, "web", "v")?;
-    ensure!(it["mode"] == "Block" && it["state"] == "Mounted", "{it:#}");
-    let device = std::fs::OpenOptions::new().read(true).write(true).open(path_of(&seen, "web", "v")?)?;
-    device.write_all_at(b"by the pod", 4096)?;
-    device.sync_all()?;
-    drop(device);
-    node.once()?.expect(0)?;
-    let mut found = [0; 10];
-    std::fs::File::open(format!("/dev/mapper/{}", san.ids[0]))?.read_exact_at(&mut found, 4096)?;
-    ensure!(&found == b"by the pod", "{found:?}");
+    check_raw(&san.ids[0])?;
     tear_down(node, &san)?;
     Ok(Verdict::Passed)
 }

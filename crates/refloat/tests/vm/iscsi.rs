@@ -1,6 +1,5 @@
 //! iSCSI volumes with the kernel's target and initiator, open-iscsi, udev and multipath as Debian has them.
 
-use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -9,12 +8,14 @@ use refloat_test_support::Verdict;
 use rustix::process::Signal;
 
 use crate::Test;
-use crate::disks::{at_once, map_exists, mount_of, persistent, pod_of};
-use crate::kit::{Manager, path_of, pod, volume, wait, wait_for};
+use crate::kit::{Manager, path_of, pod, wait, wait_for};
 use crate::node::{Node, files};
 use crate::services::{
     Iscsid, Multipathd, Silence, Target, TargetOptions, remove_tree, say, sessions, settle, start_iscsid,
     start_multipathd, start_target,
+};
+use crate::shared::{
+    MEMORY, check_raw, map_exists, mount_of, nothing_waits, persistent, pod_of, raw_pod, wait_for_nothing,
 };
 
 pub(crate) const TESTS: &[(&str, Test)] = &[
@@ -32,7 +33,6 @@ pub(crate) const TESTS: &[(&str, Test)] = &[
 
 const IQN: &str = "iqn.2026-01.test.refloat:one";
 const PORTALS: [&str; 2] = ["127.0.0.1:3260", "127.0.0.2:3260"];
-const MEMORY: &str = "  - {name: m, emptyDir: {medium: Memory}}\n";
 /// How long the end of sessions, maps and disks may take.
 const PATIENCE: Duration = Duration::from_secs(40);
 
@@ -101,11 +101,7 @@ fn records(node: &Node) -> Result<String> {
 fn tear_down(node: &Node) -> Result<()> {
     let manager = Manager::start(node)?;
     node.delete_all()?;
-    wait_for(PATIENCE, "everything going", || {
-        Ok(node.mounts()?.is_empty()
-            && files(&node.root.join("pods"))?.is_empty()
-            && !records(node)?.contains("kubernetes.io/iscsi"))
-    })?;
+    wait_for_nothing(node, "kubernetes.io/iscsi", PATIENCE)?;
     ensure!(manager.stop(Signal::TERM)? == Some(0));
     let left = files(&node.root.join("plugins"))?;
     ensure!(!left.iter().any(|path| path.to_string_lossy().contains("-lun-")), "{left:?}");
@@ -270,16 +266,7 @@ fn silent(node: &mut Node) -> Result<Verdict> {
     node.once()?.expect(0)?;
     let before = mount_of(node, "web")?;
     let silence = Silence::of(&[3260])?;
-    for args in [&["scan", "-o", "json"][..], &["doctor"], &["explain", "test/web"]] {
-        let ran = at_once(args[0], || node.run(args))?;
-        ensure!(ran.code == 0 || ran.code == 3, "{ran:?}");
-    }
-    let manager = Manager::start(node)?;
-    node.apply("other.yaml", &pod("other", "[]", MEMORY))?;
-    at_once("the other pod", || wait("the other pod", || Ok(node.mounts()?.len() == 3)))?;
-    node.remove("other.yaml")?;
-    at_once("the other pod's end", || wait("the other pod's end", || Ok(node.mounts()?.len() == 2)))?;
-    ensure!(at_once("a stop", || manager.stop(Signal::TERM))? == Some(0));
+    nothing_waits(node, 2)?;
     drop(silence);
     ensure!(mount_of(node, "web")? == before);
     let path = volume_path(node, "web")?;
@@ -330,20 +317,8 @@ fn initiator(node: &mut Node) -> Result<Verdict> {
 fn raw(node: &mut Node) -> Result<Verdict> {
     let san = San::start(2, 1, None)?;
     persistent_of(node, "pv", 0, &both_portals(), "  volumeMode: Block\n")?;
-    let volumes = "  - {name: v, persistentVolumeClaim: {claimName: pv}}\n";
-    let text = pod("web", "[]", volumes).replace("volumeMounts: []", "volumeDevices: [{name: v, devicePath: /dev/x}]");
-    node.apply("web.yaml", &text)?;
-    node.once()?.expect(0)?;
-    let seen = node.scan()?.expect(0)?.json()?;
-    let it = volume(&seen, "web", "v")?;
-    ensure!(it["mode"] == "Block" && it["state"] == "Mounted", "{it:#}");
-    let device = std::fs::OpenOptions::new().read(true).write(true).open(path_of(&seen, "web", "v")?)?;
-    device.write_all_at(b"by the pod", 4096)?;
-    device.sync_all()?;
-    drop(device);
-    let mut found = [0; 10];
-    std::fs::File::open(format!("/dev/mapper/{}", san.target.wwid(0)?))?.read_exact_at(&mut found, 4096)?;
-    ensure!(&found == b"by the pod", "{found:?}");
+    raw_pod(node)?;
+    check_raw(&san.target.wwid(0)?)?;
     tear_down_all(node, &san)?;
     Ok(Verdict::Passed)
 }

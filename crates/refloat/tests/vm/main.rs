@@ -3,7 +3,6 @@
 //! Each test has a process and a mount namespace of its own, and they run one after another, for the kernel's servers, sessions
 //! and devices are the whole machine's. What a test started is ended with it.
 
-mod disks;
 mod fc;
 mod iscsi;
 #[allow(dead_code, reason = "the other programs with this file use more of it")]
@@ -14,6 +13,7 @@ mod nfs;
 #[path = "../cli/node.rs"]
 mod node;
 mod services;
+mod shared;
 
 use std::process::ExitCode;
 

@@ -9,10 +9,10 @@ use refloat_test_support::Verdict;
 use rustix::process::Signal;
 
 use crate::Test;
-use crate::disks::at_once;
 use crate::kit::{Manager, path_of, pod, volume, wait, wait_for};
-use crate::node::{Node, files};
+use crate::node::Node;
 use crate::services::{NfsServer, remove_tree, start_nfs_server};
+use crate::shared::{MEMORY, at_once, nothing_waits, wait_for_nothing};
 
 pub(crate) const TESTS: &[(&str, Test)] = &[
     ("nfs::an_export_lives_and_goes", life),
@@ -27,7 +27,6 @@ pub(crate) const TESTS: &[(&str, Test)] = &[
 /// The versions of the protocol, as a mount option.
 const VERSIONS: [&str; 2] = ["nfsvers=4.1", "nfsvers=3"];
 const CLAIM: &str = "  - {name: v, persistentVolumeClaim: {claimName: claim}}\n";
-const MEMORY: &str = "  - {name: m, emptyDir: {medium: Memory}}\n";
 
 /// A `PersistentVolume` of the export, and its claim. The client asks again after a second; it never gives up.
 fn persistent(server: &NfsServer, version: &str) -> String {
@@ -79,12 +78,15 @@ fn is_mounted(node: &Node, path: &Path) -> Result<bool> {
     Ok(node.mounts()?.iter().any(|point| point == path))
 }
 
-/// Waits until no mount, folder or record of a pod is left.
-fn wait_for_nothing(node: &Node) -> Result<()> {
-    wait("everything going", || Ok(node.mounts()?.is_empty() && files(&node.root.join("pods"))?.is_empty()))?;
-    wait("the last record going", || {
-        Ok(!node.run(&["record", "list", "-o", "json"])?.expect(0)?.stdout.contains("kubernetes.io/nfs"))
-    })
+/// The pods are deleted, and everything goes.
+fn end(node: &Node) -> Result<()> {
+    node.delete_all()?;
+    node.once()?.expect(0)?;
+    nothing_is_left(node)
+}
+
+fn nothing_is_left(node: &Node) -> Result<()> {
+    wait_for_nothing(node, "kubernetes.io/nfs", Duration::from_secs(15))
 }
 
 fn life(node: &mut Node) -> Result<Verdict> {
@@ -108,9 +110,7 @@ fn life(node: &mut Node) -> Result<Verdict> {
         let again = node.scan()?.expect(0)?.json()?;
         ensure!(volume(&again, "web", "v")?["mount"] == seen["mount"], "{version}: {again:#}");
 
-        node.delete_all()?;
-        node.once()?.expect(0)?;
-        wait_for_nothing(node)?;
+        end(node)?;
         ensure!(std::fs::read_to_string(server.export().join("written"))? == "by the pod", "{version}");
     }
     Ok(Verdict::Passed)
@@ -124,24 +124,10 @@ fn silent(node: &mut Node) -> Result<Verdict> {
         std::fs::write(server.export().join("asked"), "the answer")?;
         let silence = server.silence()?;
         let reader = Reader::start(&path.join("asked"))?;
-        for args in [&["scan", "-o", "json"][..], &["doctor"], &["explain", "test/web"]] {
-            let ran = at_once(args[0], || node.run(args))?;
-            ensure!(ran.code == 0 || ran.code == 3, "{version}: {ran:?}");
-        }
-        // A restart, and the volumes of another pod, set up and torn down.
-        let manager = Manager::start(node)?;
-        node.apply("other.yaml", &pod("other", "[]", MEMORY))?;
-        at_once("the other pod", || wait("the other pod", || Ok(node.mounts()?.len() == 2)))?;
-        node.remove("other.yaml")?;
-        at_once("the other pod's end", || wait("the other pod's end", || Ok(node.mounts()?.len() == 1)))?;
-        let code = at_once("a stop", || manager.stop(Signal::TERM))?;
-        ensure!(code == Some(0), "{version}: {code:?}");
-
+        nothing_waits(node, 1).context(version)?;
         drop(silence);
         ensure!(reader.read()? == "the answer", "{version}");
-        node.delete_all()?;
-        node.once()?.expect(0)?;
-        wait_for_nothing(node)?;
+        end(node)?;
     }
     Ok(Verdict::Passed)
 }
@@ -161,9 +147,7 @@ fn ended(node: &mut Node) -> Result<Verdict> {
         ensure!(seen["state"] == "Mounted" && seen["record"] == "Ok", "{version}: {seen:#}");
         server.start()?;
         ensure!(reader.read()? == "the answer", "{version}");
-        node.delete_all()?;
-        node.once()?.expect(0)?;
-        wait_for_nothing(node)?;
+        end(node)?;
     }
     Ok(Verdict::Passed)
 }
@@ -186,9 +170,7 @@ fn forced(node: &mut Node) -> Result<Verdict> {
         let silence = Some(silence).filter(|_| !version.contains('4'));
         wait_for(Duration::from_secs(40), "the folder's end", || Ok(!path.try_exists()?))?;
         drop((manager, silence));
-        node.delete_all()?;
-        node.once()?.expect(0)?;
-        wait_for_nothing(node)?;
+        end(node)?;
         ensure!(server.export().join("asked").try_exists()?, "{version}");
     }
     Ok(Verdict::Passed)
@@ -214,9 +196,7 @@ fn lazily(node: &mut Node) -> Result<Verdict> {
         user.kill()?;
         user.wait()?;
         drop((manager, silence));
-        node.delete_all()?;
-        node.once()?.expect(0)?;
-        wait_for_nothing(node)?;
+        end(node)?;
         ensure!(server.export().join("kept").try_exists()?, "{version}");
     }
     Ok(Verdict::Passed)
@@ -238,7 +218,7 @@ fn unreachable(node: &mut Node) -> Result<Verdict> {
     drop(silence);
     wait("the mount", || Ok(node.mounts()?.len() == 2))?;
     node.delete_all()?;
-    wait_for_nothing(node)?;
+    nothing_is_left(node)?;
     manager.stop(Signal::TERM)?;
     Ok(Verdict::Passed)
 }
@@ -254,7 +234,7 @@ fn withdrawn(node: &mut Node) -> Result<Verdict> {
         at_once("a scan", || node.scan())?;
         node.delete_all()?;
         at_once("the end", || node.once()?.expect(0))?;
-        wait_for_nothing(node)?;
+        nothing_is_left(node)?;
         server.show()?;
     }
     Ok(Verdict::Passed)
