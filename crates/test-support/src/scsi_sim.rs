@@ -85,6 +85,8 @@ pub enum MultipathDoes {
     Lie,
     /// It never ends.
     Hang,
+    /// It fails and prints much that nobody can read.
+    Garbage,
 }
 
 #[derive(Debug, Default)]

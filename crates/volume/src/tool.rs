@@ -8,6 +8,7 @@ use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use refloat_csi::Secrets;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open};
 use serde_json::{Map, Value};
@@ -39,12 +40,22 @@ pub struct ToolOutput {
 impl ToolOutput {
     /// The output of a tool that ended with 0; any other end is [`ToolError::Failed`] with what it said.
     pub fn success(self, program: &str) -> Result<Self, ToolError> {
+        self.success_without(program, &Secrets::default())
+    }
+
+    /// The same without these secrets in what it said.
+    pub(crate) fn success_without(self, program: &str, secrets: &Secrets) -> Result<Self, ToolError> {
         if self.code == Some(0) {
             return Ok(self);
         }
-        let said = if self.stderr.iter().all(u8::is_ascii_whitespace) { &self.stdout } else { &self.stderr };
-        let stderr = in_a_message(said);
+        let stderr = self.said(secrets);
         Err(ToolError::Failed { program: program.to_owned(), code: self.code, stderr })
+    }
+
+    /// What it said, for a message. Secrets go before it is cut, so that no half of one is left at the cut.
+    pub(crate) fn said(&self, secrets: &Secrets) -> String {
+        let said = if self.stderr.iter().all(u8::is_ascii_whitespace) { &self.stdout } else { &self.stderr };
+        if secrets.is_empty() { in_a_message(said) } else { secrets.hidden_in(&String::from_utf8_lossy(said)) }
     }
 }
 

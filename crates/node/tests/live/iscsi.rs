@@ -30,6 +30,7 @@ refloat_test_support::tests![
     a_logout_that_fails_keeps_the_record,
     chap_is_told_to_nobody_else,
     chap_of_a_discovery,
+    what_iscsiadm_prints_is_not_trusted,
     what_goes_wrong_is_told,
     a_multipath_map_is_used_and_flushed,
     a_read_only_volume,
@@ -372,15 +373,19 @@ fn a_login_that_is_cut_off() -> Outcome {
 }
 
 fn a_logout_that_fails_keeps_the_record() -> Outcome {
-    for (does, expected) in
-        [(LogOutDoes::Refuse, "ToolFailed"), (LogOutDoes::Lie, "SessionOpen"), (LogOutDoes::Hang, "ToolTimeout")]
-    {
+    for (does, expected) in [
+        (LogOutDoes::Refuse, "ToolFailed"),
+        (LogOutDoes::Lie, "SessionOpen"),
+        (LogOutDoes::Hang, "ToolTimeout"),
+        (LogOutDoes::Garbage, "ToolFailed"),
+    ] {
         let (mut san, _) = San::with_pod(1, false)?;
         san.stage.options.operation_deadline = Duration::from_secs(4);
         san.sim.log_outs(does);
         san.stage.remove_manifest("u1.yaml");
         let settled = san.stage.settle();
         assert_eq!(only_failure(&settled).0, expected, "{does:?}: {:?}", settled.failures);
+        assert_readable(only_failure(&settled).1);
         assert_eq!((san::devices(&san.stage).len(), san.sim.sessions(&san.iqn).len()), (1, 1), "{does:?}");
         assert_eq!(san.stage.mounts(), Vec::<std::path::PathBuf>::new(), "{does:?}");
         san.sim.log_outs(LogOutDoes::Well);
@@ -432,6 +437,44 @@ fn chap_is_told_to_nobody_else() -> Outcome {
     assert_untold(&san, &stage.settle_well());
     san.assert_clean();
     Ok(())
+}
+
+/// What `iscsiadm` prints is shown in part, without what a terminal would obey, and without the passwords, whole or in part. A
+/// portal group that is none leads to no file.
+fn what_iscsiadm_prints_is_not_trusted() -> Outcome {
+    let san = San::new(1, false)?;
+    let stage = &san.stage;
+    san.sim.want_chap(&san.iqn, Some(("the-user", SECRET)), None);
+    san.persistent("pv", &san.iqn, 0, ", chapAuthSession: true, secretRef: {name: chap, namespace: default}");
+    stage.manifest("chap.yaml", &secret("node.session.auth", SECRET));
+    stage.manifest("u1.yaml", &pod("u1", CLAIM));
+    for (does, code) in [(PortalDoes::OfferGarbage, "TargetNotOffered"), (PortalDoes::LogInGarbage, "ChapRefused")] {
+        san.sim.portal(&san.iqn, 0, does);
+        let settled = stage.settle();
+        let (its, message) = only_failure(&settled);
+        assert_eq!(its, code, "{message}");
+        assert_readable(message);
+        let half = SECRET.split_at(SECRET.len() / 2).0;
+        assert!(!format!("{settled:?}").contains(half), "{does:?}: {message}");
+        assert_untold(&san, &settled);
+        assert_eq!(
+            (san.sim.sessions(&san.iqn), san.database(), san::devices(stage).len()),
+            (vec![], vec![], 0),
+            "{does:?}"
+        );
+    }
+    let asked = san.sim.iscsiadm_calls();
+    assert!(!asked.iter().any(|call| call.contains("..")), "{asked:?}");
+    san.sim.portal(&san.iqn, 0, PortalDoes::Well);
+    assert_all_mounted(&stage.settle_well(), 1);
+    Ok(())
+}
+
+/// Not more than fits, and nothing that a terminal would obey.
+#[track_caller]
+fn assert_readable(message: &str) {
+    assert!(message.len() < 5000, "{} bytes", message.len());
+    assert!(!message.chars().any(|c| c.is_control() && c != '\n'), "{message:?}");
 }
 
 fn chap_of_a_discovery() -> Outcome {

@@ -30,6 +30,11 @@ pub enum PortalDoes {
     EndDiscovery,
     /// `iscsiadm` never ends a login, and the session comes all the same.
     LogInUnseen,
+    /// A discovery prints much that nobody can read, and offers the target by a portal group that is a path; with it stand the
+    /// passwords.
+    OfferGarbage,
+    /// A login is refused with the same.
+    LogInGarbage,
 }
 
 /// What the end of a session is like.
@@ -44,6 +49,19 @@ pub enum LogOutDoes {
     Lie,
     /// `iscsiadm` never ends.
     Hang,
+    /// `iscsiadm` fails and prints much that nobody can read.
+    Garbage,
+}
+
+/// What [`PortalDoes::OfferGarbage`], [`PortalDoes::LogInGarbage`] and [`LogOutDoes::Garbage`] print: what a terminal would obey,
+/// the passwords where a message is cut, and more than anybody keeps.
+fn garbage(passwords: &[&str]) -> String {
+    let mut said = format!("\u{1b}[2J\r{}", "x".repeat(985));
+    for password in passwords {
+        let _ = write!(said, " {password}");
+    }
+    said.extend(std::iter::repeat_n("\u{1b}[31m\u{7}\0", 40_000));
+    said
 }
 
 /// A portal of a target.
@@ -63,6 +81,12 @@ pub(super) struct Target {
     /// User and password for a session, and for a discovery.
     chap: Option<(String, String)>,
     discovery_chap: Option<(String, String)>,
+}
+
+impl Target {
+    fn passwords(&self) -> Vec<&str> {
+        [&self.chap, &self.discovery_chap].into_iter().flatten().map(|(_, password)| password.as_str()).collect()
+    }
 }
 
 /// A session.
@@ -297,6 +321,7 @@ impl Shared {
                     LogOutDoes::Refuse => {
                         return bad(10, "Could not logout of [sid]. initiator reported error (10 - logout failed)");
                     }
+                    LogOutDoes::Garbage => return bad(10, &garbage(&[])),
                     LogOutDoes::Lie => {}
                     LogOutDoes::Well => self.end_session(state, number),
                 }
@@ -353,7 +378,16 @@ impl Shared {
                 |portal: &&mut Portal| portal.port == port && [portal.address.as_str(), "localhost"].contains(&address);
             let Some(portal) = target.portals.iter_mut().find(here) else { continue };
             match portal.does {
-                PortalDoes::Well | PortalDoes::LogInUnseen => {}
+                PortalDoes::Well | PortalDoes::LogInUnseen | PortalDoes::LogInGarbage => {}
+                PortalDoes::OfferGarbage => {
+                    let passwords = target.passwords();
+                    let secret = passwords.join(" ");
+                    let place = format!("{address}:{port}");
+                    return good(format!(
+                        "{place},1/../../.. {iqn}\n{place}, {iqn}\n{secret} {iqn}\n{} {iqn}\n",
+                        garbage(&passwords)
+                    ));
+                }
                 PortalDoes::Hang => return None,
                 PortalDoes::EndDiscovery => {
                     portal.does = PortalDoes::Well;
@@ -408,7 +442,11 @@ impl Shared {
                 match portal.does {
                     PortalDoes::Hang => return None,
                     PortalDoes::Refuse => return bad(8, "initiator reported error (8 - connection timed out)"),
-                    PortalDoes::Well | PortalDoes::EndDiscovery | PortalDoes::LogInUnseen => {}
+                    PortalDoes::LogInGarbage => return bad(24, &garbage(&target.passwords())),
+                    PortalDoes::Well
+                    | PortalDoes::EndDiscovery
+                    | PortalDoes::LogInUnseen
+                    | PortalDoes::OfferGarbage => {}
                 }
                 if state.iscsi.sessions.values().any(|its| is_it(&its)) {
                     return bad(15, "default: 1 session requested, but 1 already present.");

@@ -111,6 +111,7 @@ impl Shared {
             let _ = std::fs::remove_file(entry.path());
             let said = match state.multipath {
                 MultipathDoes::Hang => continue,
+                MultipathDoes::Garbage => &"\u{1b}[2J\u{7} \0".repeat(40_000),
                 MultipathDoes::Lie => "",
                 MultipathDoes::Refuse => "map in use",
                 MultipathDoes::Well => self.flush(state, &alias),

@@ -9,6 +9,7 @@ use refloat_mount::{BindOptions, Device, MountTable, NewMount};
 use refloat_record::Verbatim;
 use rustix::fs::{Mode, OFlags};
 
+use crate::tool::in_a_message;
 use crate::{Host, MountDevice, Problem, ToolError, VolumeError, run_tool};
 
 use super::identity::{Action, DiskNumber, Found, Identity, Question, decide, parse_blkid};
@@ -165,23 +166,13 @@ fn is_mounted(table: &MountTable, device: &BlockDevice) -> bool {
     !table.of_device(device.number).is_empty()
 }
 
-/// Runs a tool that may say no, and gives its exit code and standard output.
+/// Runs a tool that may say no, and gives its exit code, its standard output, and what it complained of, for a message.
 fn tool(program: &str, args: &[&OsStr], deadline: Duration) -> Result<(i32, String, String), ToolError> {
-    match run_tool(program, args, deadline) {
-        Ok(out) => match out.code {
-            Some(code) => Ok((
-                code,
-                String::from_utf8_lossy(&out.stdout).into_owned(),
-                String::from_utf8_lossy(&out.stderr).trim().to_owned(),
-            )),
-            None => Err(ToolError::Failed {
-                program: program.into(),
-                code: None,
-                stderr: String::from_utf8_lossy(&out.stderr).trim().to_owned(),
-            }),
-        },
-        Err(ToolError::Failed { code: Some(code), stderr, .. }) => Ok((code, String::new(), stderr)),
-        Err(error) => Err(error),
+    let output = run_tool(program, args, deadline)?;
+    let stderr = in_a_message(&output.stderr);
+    match output.code {
+        Some(code) => Ok((code, String::from_utf8_lossy(&output.stdout).into_owned(), stderr)),
+        None => Err(ToolError::Failed { program: program.into(), code: None, stderr }),
     }
 }
 
@@ -278,15 +269,17 @@ fn check_and_repair(host: &Host, device: &BlockDevice, fs_type: &str) -> Result<
     match tool("fsck", &args, host.tool_deadline * SLOW) {
         Ok((0, ..)) => Ok(()),
         Ok((1, stdout, _)) => {
-            tracing::info!(device = %device.path.display(), "fsck repaired the file system: {}", stdout.trim());
+            let said = in_a_message(stdout.as_bytes());
+            tracing::info!(device = %device.path.display(), "fsck repaired the file system: {said}");
             Ok(())
         }
         Ok((code, stdout, stderr)) if code & 4 != 0 => Err(VolumeError::Refused(Problem::new(
             "FileSystemErrors",
             format!(
-                "the {fs_type} file system on {} has errors that fsck could not repair: {}{stderr}",
+                "the {fs_type} file system on {} has errors that fsck could not repair: {}",
                 device.shown(),
-                stdout.trim()
+                // With names of files that nobody vouches for.
+                in_a_message(format!("{}\n{stderr}", stdout.trim()).as_bytes())
             ),
             "save what is needed and repair it by hand with fsck",
         ))),

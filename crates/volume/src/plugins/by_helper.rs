@@ -53,8 +53,10 @@ impl ByHelper<'_> {
         if !options.is_empty() {
             args.extend([OsStr::new("-o"), OsStr::new(&options)]);
         }
-        let ran = run_tool(self.helper, &args, step.host.tool_deadline).and_then(|output| output.success(self.helper));
-        ran.map_err(|error| VolumeError::Tool(without_secrets(error, &Secrets::of_options(self.options))))?;
+        let secrets = Secrets::of_options(self.options);
+        let ran = run_tool(self.helper, &args, step.host.tool_deadline);
+        // It may have repeated its options.
+        ran.and_then(|output| output.success_without(self.helper, &secrets)).map_err(VolumeError::Tool)?;
         self.found(step, path)
     }
 
@@ -76,16 +78,6 @@ impl ByHelper<'_> {
             )));
         };
         step.announce_found(origin_of(top), Some(self.provider_info)).map(drop)
-    }
-}
-
-/// The error of a helper without the secrets among its options, which it may have repeated.
-fn without_secrets(error: ToolError, secrets: &Secrets) -> ToolError {
-    match error {
-        ToolError::Failed { program, code, stderr } if !secrets.is_empty() => {
-            ToolError::Failed { program, code, stderr: secrets.hidden_in(&stderr) }
-        }
-        other => other,
     }
 }
 

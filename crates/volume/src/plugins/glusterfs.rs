@@ -21,6 +21,7 @@ mod tests;
 use std::io::{Read, Seek, SeekFrom};
 
 use k8s_openapi::api::core::v1::Endpoints;
+use refloat_csi::Secrets;
 use refloat_record::{PluginName, PodRef, RecordedMount, RelPath, Verbatim};
 use rustix::fs::{Mode, OFlags};
 use serde::{Deserialize, Serialize};
@@ -41,7 +42,7 @@ pub struct GlusterFs;
 const HELPER: &str = "mount.glusterfs";
 
 /// How much of the end of a client's log is told when it fails, in bytes.
-const LOG_END: u64 = 600;
+const LOG_END: u64 = 1000;
 
 /// The record's `providerInfo`: what the client was told.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -215,7 +216,8 @@ impl Plugin for GlusterFs {
         };
         let log = info.log();
         let made = mount.set_up(&step, || make_log_folder(step.host, log.as_ref()));
-        made.map_err(|error| with_more(error, &log.map(|log| log_end(step.host, &log)).unwrap_or_default()))
+        let secrets = Secrets::of_options(&info.options);
+        made.map_err(|error| with_more(error, &log.map(|log| log_end(step.host, &log, &secrets)).unwrap_or_default()))
     }
 
     fn tear_down(&self, step: &TearDown<'_>) -> Result<(), VolumeError> {
@@ -332,20 +334,26 @@ fn make_log_folder(host: &Host, log: Option<&RelPath>) -> Result<(), VolumeError
     host.root.make_dirs(folder, 0o750).map(drop).map_err(VolumeError::Path)
 }
 
-/// The end of a client's log, for a message; empty if it cannot be read.
-fn log_end(host: &Host, log: &RelPath) -> String {
+/// The last lines of a client's log, for a message, without these secrets; empty if it cannot be read.
+fn log_end(host: &Host, log: &RelPath, secrets: &Secrets) -> String {
     let read = || -> Option<Vec<u8>> {
         let folder = host.root.open_dir(log.as_path().parent()?).ok()??;
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let fd = rustix::fs::openat(&folder, log.as_path().file_name()?, flags, Mode::empty()).ok()?;
         let mut file = std::fs::File::from(fd);
         let length = file.metadata().ok().filter(std::fs::Metadata::is_file)?.len();
-        file.seek(SeekFrom::Start(length.saturating_sub(LOG_END))).ok()?;
+        let start = length.saturating_sub(LOG_END);
+        file.seek(SeekFrom::Start(start)).ok()?;
         let mut end = vec![];
         file.take(LOG_END).read_to_end(&mut end).ok()?;
-        Some(end)
+        // What may begin amid a secret is not shown.
+        let begins = if start > 0 { end.iter().position(|byte| *byte == b'\n')? } else { 0 };
+        Some(end.split_off(begins))
     };
-    read().map(|end| in_a_message(&end)).unwrap_or_default()
+    let end = read().unwrap_or_default();
+    let lines = String::from_utf8_lossy(&end);
+    let lines: Vec<String> = lines.lines().map(|line| secrets.hidden_in(line)).collect();
+    in_a_message(lines.join("\n").as_bytes())
 }
 
 /// Removes the log, and its folder if no other pod's log is there.

@@ -108,3 +108,13 @@ fn variables_are_added() {
         run("sh".as_ref(), &[OsStr::new("-c"), OsStr::new("echo $REFLOAT_TEST_X$LC_ALL")], &more, None, PATIENCE);
     assert_eq!(output.unwrap().stdout, b"a bC\n");
 }
+
+#[test]
+fn a_secret_at_the_cut_of_a_message_is_not_shown_in_part() {
+    let secrets = Secrets::new([("password".to_owned(), "hunter2-of-the-server".to_owned())].into());
+    for before in MAX_SAID - 25..=MAX_SAID + 5 {
+        let script = format!("head -c {before} /dev/zero | tr '\\0' x >&2; echo hunter2-of-the-server >&2; exit 1");
+        let error = sh(&script, PATIENCE).unwrap().success_without("sh", &secrets).unwrap_err().to_string();
+        assert!(!error.contains("hunt"), "{before}: {error}");
+    }
+}

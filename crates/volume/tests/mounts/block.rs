@@ -4,6 +4,7 @@ use std::fs;
 use std::io::{Read, Write};
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use refloat_mount::loopdev;
 use refloat_record::{RecordedBlock, RelPath};
@@ -260,6 +261,12 @@ fn as_the_kubelet(scene: &Scene, life: &mut Life<'_>) {
     life.set_up().unwrap();
     for device in scene.ours("u1") {
         loopdev::detach(&device).unwrap();
+    }
+    // Whoever looks at all devices of the machine has it open for a moment, and it goes when that is over.
+    let patience = Instant::now() + Duration::from_secs(10);
+    while !scene.ours("u1").is_empty() {
+        assert!(Instant::now() < patience, "somebody keeps the loop device open");
+        std::thread::sleep(Duration::from_millis(5));
     }
     std::mem::forget(Scene::foreign(&scene.bind("u1")));
 }

@@ -7,6 +7,7 @@
 #![allow(unreachable_pub, missing_docs)]
 
 mod block;
+mod disk_tools;
 mod empty_dir;
 mod host_path;
 mod life;
@@ -24,6 +25,7 @@ use refloat_test_support::scsi_sim;
 fn main() -> ExitCode {
     let tests = [
         block::TESTS,
+        disk_tools::TESTS,
         empty_dir::TESTS,
         host_path::TESTS,
         life::TESTS,
@@ -34,5 +36,6 @@ fn main() -> ExitCode {
         tear_down::TESTS,
     ];
     let tools = [refloat_test_support::MOUNT_NFS, scsi_sim::ISCSIADM, scsi_sim::MULTIPATH];
+    let tools = [&tools[..], &disk_tools::TOOLS].concat();
     refloat_test_support::with_tools(&tools, || refloat_test_support::in_one_namespace(&tests))
 }

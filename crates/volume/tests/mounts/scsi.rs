@@ -106,6 +106,7 @@ fn a_map_that_is_not_flushed_keeps_its_paths() -> Outcome {
     for (does, expected) in [
         (MultipathDoes::Refuse, "MapNotFlushed"),
         (MultipathDoes::Lie, "MapNotFlushed"),
+        (MultipathDoes::Garbage, "MapNotFlushed"),
         (MultipathDoes::Hang, "ToolTimeout"),
     ] {
         let mut node = node();
@@ -113,7 +114,10 @@ fn a_map_that_is_not_flushed_keeps_its_paths() -> Outcome {
         let array = Array::new(&node, &["500a01", "500a02"], true)?;
         array.sim.appear();
         array.sim.multipath(does);
-        assert_eq!(code(take_off(&node)), expected, "{does:?}");
+        let problem = take_off(&node).unwrap_err().problem();
+        assert_eq!(problem.code, expected, "{does:?}");
+        assert!(problem.message.contains("multipath") && problem.message.len() < 5000, "{does:?}: {problem:?}");
+        assert!(!problem.message.chars().any(|c| c.is_control() && c != '\n'), "{does:?}: {problem:?}");
         assert_eq!((array.sim.disks("a").len(), array.sim.map("a").is_some()), (2, true), "{does:?}");
         array.sim.multipath(MultipathDoes::Well);
         node.host.tool_deadline = Duration::from_secs(20);

@@ -9,7 +9,7 @@ use std::time::Duration;
 use refloat_csi::Secrets;
 
 use super::target::{Portal, same_host};
-use crate::{Host, Problem, ToolError, ToolOutput, VolumeError, run_tool};
+use crate::{Host, Problem, ToolOutput, VolumeError, run_tool};
 
 const PROGRAM: &str = "iscsiadm";
 
@@ -62,23 +62,12 @@ impl Iscsiadm<'_> {
         if output.code == Some(REFUSED) {
             return Err(VolumeError::Refused(Problem::new(
                 "ChapRefused",
-                format!("the target refused the login: {}", self.said(&output)),
+                format!("the target refused the login: {}", output.said(self.secrets)),
                 "Compare the keys of the volume's Secret, and chapAuthSession and chapAuthDiscovery, with what the target wants.",
             )));
         }
-        match output.success(PROGRAM) {
-            Ok(output) => Ok(String::from_utf8_lossy(&output.stdout).into_owned()),
-            Err(ToolError::Failed { program, code, stderr }) => {
-                let stderr = self.secrets.hidden_in(&stderr);
-                Err(VolumeError::Tool(ToolError::Failed { program, code, stderr }))
-            }
-            Err(error) => Err(VolumeError::Tool(error)),
-        }
-    }
-
-    fn said(self, output: &ToolOutput) -> String {
-        let said = if output.stderr.iter().all(u8::is_ascii_whitespace) { &output.stdout } else { &output.stderr };
-        self.secrets.hidden_in(&String::from_utf8_lossy(said))
+        let output = output.success_without(PROGRAM, self.secrets).map_err(VolumeError::Tool)?;
+        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
     }
 
     /// The same for what may not be there; whether it was.
@@ -100,7 +89,9 @@ impl Iscsiadm<'_> {
         let offered = said.lines().filter_map(|line| line.split_once(' ')).filter(|(_, name)| name.trim() == iqn);
         let offered: Vec<&str> = offered.map(|(place, _)| place).collect();
         let is_here = |place: &&&str| {
-            let parsed = place.rsplit_once(',').and_then(|(place, _)| Portal::parse(place));
+            // The group becomes a part of a path in the database, and is nothing but a number.
+            let parsed = place.rsplit_once(',').filter(|(_, group)| group.parse::<u16>().is_ok());
+            let parsed = parsed.and_then(|(place, _)| Portal::parse(place));
             parsed.is_some_and(|place| portal.is_at(&place.host, place.port))
         };
         if let Some(place) = offered.iter().find(is_here) {
