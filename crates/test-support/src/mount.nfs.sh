@@ -40,6 +40,7 @@ if [ "$(findmnt --noheadings --output SOURCE --mountpoint "$target")" = "$source
     exit 32
 fi
 mount --bind "$path" "$target" || exit
+if [ "$how" = late ]; then sleep 1; fi
 case ,$4, in
     *,ro,*) mount -o remount,bind,ro "$target" || exit ;;
 esac

@@ -43,6 +43,11 @@ impl Host {
         self.table.lock().unwrap_or_else(std::sync::PoisonError::into_inner).read()
     }
 
+    /// Lets the next reading of the table look anew at what is mounted at this absolute path ([`TableReader::doubt`]).
+    pub fn doubt(&self, path: &std::path::Path) {
+        self.table.lock().unwrap_or_else(std::sync::PoisonError::into_inner).doubt(path);
+    }
+
     /// The mounts at, above and below this absolute path now ([`TableReader::read_at`]): for who undoes one thing of many.
     pub fn mount_table_at(&self, path: &std::path::Path) -> Result<Arc<MountTable>, TableError> {
         let _time = tracing::trace_span!(target: "refloat::time", "table").entered();

@@ -73,6 +73,17 @@ impl Entries {
         self.text(index, Text::Point)
     }
 
+    /// Whether an entry of another table tells the same of a mount.
+    pub(crate) fn tells_the_same(&self, index: u32, other: &Self, its: u32) -> bool {
+        let of = |entries: &Self, index: u32| {
+            let entry = entries.list[index as usize];
+            let start = entry.start as usize;
+            let texts = entries.arena[start..start + entry.ends[TEXTS - 1] as usize].to_vec();
+            (entry.id, entry.short, entry.parent, entry.device, entry.ends, texts)
+        };
+        of(self, index) == of(other, its)
+    }
+
     /// Begins an entry's texts. None if the arena is full: offsets have 32 bits.
     fn begin(&self, needed: usize) -> Option<u32> {
         let start = u32::try_from(self.arena.len()).ok()?;

@@ -55,27 +55,44 @@ pub struct TableReader {
     ids: Vec<u64>,
     /// The highest id that was ever listed.
     newest: u64,
+    /// Where mounts may have changed since they were read.
+    doubted: Vec<Vec<u8>>,
 }
 
 impl TableReader {
     /// A reader for this kernel. Reads the table of the mount namespace that the calling thread is in at each reading.
     pub fn new(kernel: Kernel) -> Self {
-        Self { kernel, last: None, buffer: sys::StatMountBuffer::default(), ids: Vec::new(), newest: 0 }
+        Self {
+            kernel,
+            last: None,
+            buffer: sys::StatMountBuffer::default(),
+            ids: Vec::new(),
+            newest: 0,
+            doubted: Vec::new(),
+        }
     }
 
     /// Another reader that knows what this one has read, for a thread that must not wait for this one.
     #[must_use]
     pub fn fork(&self) -> Self {
-        Self { last: self.last.clone(), newest: self.newest, ..Self::new(self.kernel) }
+        let doubted = self.doubted.clone();
+        Self { last: self.last.clone(), newest: self.newest, doubted, ..Self::new(self.kernel) }
     }
 
     /// The table now. Mounts that were known keep what was read of them before (see [`TableReader::read_anew`]), but for
-    /// those at a path where a mount came or went: their place in the stack may be another.
+    /// those at a path where a mount came or went: their place in the stack may be another. So do not those that were
+    /// [doubted](TableReader::doubt).
     ///
     /// A table that changes while it is read is no error: it is read again, at most a few times, and then taken as it
     /// is: every mount that existed throughout is in it.
     pub fn read(&mut self) -> Result<Arc<MountTable>, TableError> {
         if self.kernel.features().listmount { self.read_ids(false) } else { self.read_text() }
+    }
+
+    /// Lets the next reading ask anew for what it knows at this path. To be called when another program has mounted there: it may have
+    /// set options (`mount --bind`, then `mount -o remount,ro`) after its mount was seen.
+    pub fn doubt(&mut self, path: &Path) {
+        self.doubted.extend(normal(path.as_os_str().as_bytes()).map(std::borrow::Cow::into_owned));
     }
 
     /// The table now, every mount asked for anew: also moved mounts, renamed folders above them and changed options show.
@@ -148,6 +165,7 @@ impl TableReader {
     }
 
     fn read_text(&mut self) -> Result<Arc<MountTable>, TableError> {
+        self.doubted.clear();
         let text = read_mountinfo().map_err(TableError::of(MOUNTINFO))?;
         let (table, bad) = MountTable::from_mountinfo(&text);
         for line in bad {
@@ -204,7 +222,8 @@ impl TableReader {
         let last = self.last.clone().unwrap_or_default();
         let known = &last.entries;
         let change = Change::between(known, &self.ids);
-        if self.last.is_some() && change.is_empty() {
+        let mut again = self.doubtful(&last)?;
+        if self.last.is_some() && change.is_empty() && again.is_empty() {
             return Ok(0);
         }
         let fresh = self.ask_all(&change.new)?;
@@ -213,7 +232,6 @@ impl TableReader {
             return Ok(change.new.len());
         }
         // At a path where a mount came or went, the others may hang on another parent now.
-        let mut again: BTreeSet<u32> = BTreeSet::new();
         let points = (0..fresh.list.len() as u32)
             .map(|index| fresh.point(index))
             .chain(change.gone.iter().map(|&index| known.point(index)));
@@ -231,6 +249,23 @@ impl TableReader {
         }
         self.last = Some(Arc::new(merge(&last, &change, &again, &[&renewed, &fresh])));
         Ok(change.new.len() + again.len())
+    }
+
+    /// The mounts of the table at doubted paths of which the kernel tells something else by now. Most often there are none, and the
+    /// table needs no copy.
+    fn doubtful(&mut self, last: &MountTable) -> Result<BTreeSet<u32>, TableError> {
+        let mut found = BTreeSet::new();
+        for path in std::mem::take(&mut self.doubted) {
+            let Ok(group) = last.index.find(&last.entries, &path) else { continue };
+            for &index in last.index.members(group) {
+                let mut now = Entries::default();
+                self.ask(last.entries.list[index as usize].id, &mut now)?;
+                if !now.list.is_empty() && !last.entries.tells_the_same(index, &now, 0) {
+                    found.insert(index);
+                }
+            }
+        }
+        Ok(found)
     }
 
     /// Asks for these mounts; many of them on two threads. (A new thread is in the mount namespace of the one that made it.)

@@ -20,6 +20,7 @@ pub(crate) const TESTS: &[(&str, Test)] = &[
     ("table::both_sources_agree_on_stacks_and_hidden_mounts", stacks),
     ("table::a_deleted_source_is_still_mounted", deleted),
     ("table::only_news_is_read_and_nothing_is_missed", incremental),
+    ("table::what_is_doubted_is_asked_anew", doubted),
     ("table::any_changes_leave_what_a_new_reading_gives", any_changes),
     ("table::thousands_agree", thousands),
     ("table::a_table_that_changes_is_no_error", changing),
@@ -241,6 +242,33 @@ fn incremental(scene: &Scene) {
 }
 
 /// Mounts and unmounts in no particular order: a reader that followed them all has what a new one has.
+/// Another program mounts and sets the options afterwards.
+fn doubted(scene: &Scene) {
+    let mut reader = scene.reader();
+    let paths = ["one", "two"].map(|name| scene.path(name));
+    for name in ["one", "two"] {
+        scene.tmpfs(name, name);
+    }
+    reader.read().expect("read");
+    for path in &paths {
+        rustix::mount::mount_remount(path, MountFlags::BIND | MountFlags::RDONLY, "").expect("remount");
+    }
+    reader.doubt(&scene.path("elsewhere"));
+    reader.doubt(&scene.path("./one/"));
+    let is_read_only = |table: &MountTable, path: &Path| table.at(path).expect("mounted").options().starts_with("ro");
+    let table = reader.read().expect("read");
+    assert!(is_read_only(&table, &paths[0]));
+    // Where only news is read, the other one keeps what was read of it.
+    assert_eq!(is_read_only(&table, &paths[1]), !scene.kernel.features().listmount);
+    reader.doubt(&paths[0]);
+    assert_eq!(lines(&reader.read().expect("read")), lines(&table), "nothing new");
+    reader.doubt(&paths[1]);
+    rustix::mount::unmount(&paths[1], UnmountFlags::empty()).expect("unmount");
+    let table = reader.read().expect("read");
+    assert!(table.at(&paths[1]).is_none() && is_read_only(&table, &paths[0]));
+    pretty_eq(&lines(&table), &lines(&reader.read_anew().expect("read")));
+}
+
 fn any_changes(scene: &Scene) {
     let places = ["a", "a/b", "a/b/c", "a-b", "d", "d/e", "d/e/f", "g"];
     let mut reader = scene.reader();

@@ -78,6 +78,8 @@ pub(super) fn run(
         peers: executor,
         announcer: &announced,
     });
+    // As after SetUp.
+    host.doubt(&host.absolute(path));
     match outcome {
         Ok(DeviceOutcome::NotNeeded) => {
             // A driver may say so only when it is asked to make it, which was announced.

@@ -68,6 +68,10 @@ pub(super) fn run(
         confirmed,
         announcer: &announced,
     });
+    if let Some(path) = &volume.path {
+        // Somebody's reading may have met the mount before a driver or helper was done with it.
+        host.doubt(&host.absolute(path));
+    }
     if let Err(error) = result {
         // What lay there before may be in use, and a driver told to undo it would take it away.
         let own = before.is_none() && (untouched || !by_driver);

@@ -28,6 +28,7 @@ refloat_test_support::tests![
     a_helper_that_prints_garbage,
     what_looks_secret_in_its_options_is_not_shown,
     a_helper_that_refuses_leaves_nothing,
+    options_that_a_helper_sets_late_are_seen,
     a_helper_that_lies_or_complains,
     what_was_there_before_is_kept,
     a_mount_over_it_or_in_its_place_is_not_touched,
@@ -417,6 +418,21 @@ fn a_helper_that_refuses_leaves_nothing() {
     stage.remove_manifest("u1.yaml");
     stage.settle_well();
     stage.assert_clean();
+}
+
+/// The table is read while the helper has mounted and not yet made it read-only.
+fn options_that_a_helper_sets_late_are_seen() {
+    let stage = Stage::new();
+    let export = Export::new(&stage, "export");
+    export.how("late");
+    stage.manifest("u1.yaml", &pod("u1", &export.volume().replace("}}", ", readOnly: true}}")));
+    for n in 0..3 {
+        stage.manifest(&format!("n{n}.yaml"), &pod(&format!("n{n}"), "  - {name: mem, emptyDir: {medium: Memory}}\n"));
+    }
+    let settled = stage.settle_well();
+    let seen = settled.actual.volumes.iter().find(|volume| volume.key.spec_name.as_str() == "v").unwrap();
+    let options = &seen.mount.as_ref().unwrap().options;
+    assert!(options.starts_with("ro"), "{options}");
 }
 
 fn a_helper_that_lies_or_complains() {
