@@ -77,3 +77,11 @@ pub(crate) fn is_real_root() -> bool {
     let map = std::fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
     rustix::process::geteuid().is_root() && map.split_ascii_whitespace().eq(["0", "0", "4294967295"])
 }
+
+/// Does a part of the work, and says how long it took.
+pub(crate) fn timed<T>(what: &str, work: impl FnOnce() -> T) -> T {
+    let begun = std::time::Instant::now();
+    let result = work();
+    println!("{what}: {} s", begun.elapsed().as_secs());
+    result
+}

@@ -8,7 +8,7 @@ use anyhow::{Context, Result};
 
 use crate::packages;
 use crate::peer::check;
-use crate::process::{build_refloat, cargo, find_tool};
+use crate::process::{build_refloat, cargo, find_tool, timed};
 use crate::{kill_sweep, real_node, sanity};
 use refloat_test_support::virtual_machine;
 
@@ -52,21 +52,21 @@ impl Count {
 /// Runs the command.
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let mut count = Count::default();
-    for (tool, what) in packages::install_missing() {
+    for (tool, what) in timed("packages", packages::install_missing) {
         count.skip(format!("{what}: there is no {tool}"));
     }
     if args.vm {
         vm(&mut count);
         return Ok(conclude(&count));
     }
-    let real_node = if args.quick { None } else { build_real_node(&mut count) };
-    crates(&mut count, real_node.as_deref(), args.quick)?;
+    let real_node = if args.quick { None } else { timed("a real node", || build_real_node(&mut count)) };
+    timed("the crates' tests", || crates(&mut count, real_node.as_deref(), args.quick))?;
     if !args.quick {
-        vm(&mut count);
-        demo(&mut count)?;
-        peer(&mut count);
-        sanity(&mut count);
-        sweep(&mut count);
+        timed("the virtual machine", || vm(&mut count));
+        timed("the demo", || demo(&mut count))?;
+        timed("the peer's check", || peer(&mut count));
+        timed("csi-sanity", || sanity(&mut count));
+        timed("the kill sweep", || sweep(&mut count));
     }
     Ok(conclude(&count))
 }
