@@ -26,8 +26,8 @@ use refloat_record::DeviceNumber;
 
 use crate::VolumeError;
 
-pub(crate) use change::left_in_use;
 pub use change::{Scan, TakenOff};
+pub(crate) use change::{left_in_use, want_map};
 pub use hold::Hold;
 pub use ids::normal as normal_id;
 pub use session::Session;

@@ -20,6 +20,7 @@ pub(crate) const TESTS: &[(&str, Test)] = &[
     ("fc::two_maps_of_one_array_are_apart", two_maps),
     ("fc::a_map_that_somebody_has_open_stays_until_it_is_closed", open_map),
     ("fc::a_path_that_is_lost_harms_nothing", lost_path),
+    ("fc::a_map_that_a_crash_flushed_is_made_again", flushed),
     ("fc::disks_without_records_go_too", no_records),
     ("fc::a_raw_disk_lives_and_goes", raw),
 ];
@@ -218,6 +219,25 @@ fn lost_path(node: &mut Node) -> Result<Verdict> {
     rustix::fs::syncfs(std::fs::File::open(&path)?)?;
     node.once()?.expect(0)?;
     ensure!(mount_of(node, "web")? == before, "another mount after a path was lost");
+    tear_down(node, &san)?;
+    Ok(Verdict::Passed)
+}
+
+/// What a crash leaves between the flush of a map and the removal of its paths. multipathd makes no map of paths that it knows, unless it
+/// is asked.
+fn flushed(node: &mut Node) -> Result<Verdict> {
+    let san = San::start(2, 1)?;
+    say("multipath", &["-f", &san.ids[0]])?;
+    settle()?;
+    std::thread::sleep(Duration::from_secs(3));
+    ensure!(!map_exists(&san.ids[0])? && san.paths(0)?.len() == 2, "the map came back by itself");
+    san.persistent(node, "pv", 0, "")?;
+    pod_of(node, "web", "pv")?;
+    let ran = node.once()?.expect(0)?;
+    ensure!(!ran.stderr.contains("NoMultipathMap"), "{}", ran.stderr);
+    let mount = mount_of(node, "web")?;
+    ensure!(mount["source"].as_str().is_some_and(|source| source.starts_with("/dev/dm-")), "{mount:#}");
+    ensure!(map_exists(&san.ids[0])? && paths_of(&san.ids[0]) == 2);
     tear_down(node, &san)?;
     Ok(Verdict::Passed)
 }

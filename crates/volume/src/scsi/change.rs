@@ -206,6 +206,25 @@ impl Sys {
     }
 }
 
+/// Asks multipathd for a map over these paths. By itself it makes one only when a path comes: not after a crash between the flush of
+/// a map and the removal of its paths, nor after an administrator's `multipath -f`. Its configuration decides, as always;
+/// what it says, and that it does not run, is for the log alone, for the map comes or not.
+///
+/// # Source
+/// `add path` of multipathd(8): a path that is known and in no map is looked at anew (`cli_add_path`).
+pub(crate) fn want_map(lun: &Lun, patience: Duration) {
+    for disk in &lun.disks {
+        let args = ["add", "path", &disk.name].map(OsStr::new);
+        tracing::info!(disk = disk.name, "asks multipathd for a map");
+        let ran = run_tool("multipathd", &args, patience).and_then(|output| output.success("multipathd"));
+        if let Err(error) = ran {
+            tracing::debug!(disk = disk.name, "no map is to be had: {}", crate::error_chain(&error));
+            // The others would meet the same.
+            return;
+        }
+    }
+}
+
 /// How long a map may be seen after multipath said that it is gone.
 const GOES_WITHIN: Duration = Duration::from_secs(5);
 

@@ -12,6 +12,9 @@ use crate::{Host, Problem, VolumeError};
 /// plugin for Fibre Channel does not, and may mount a path over which a map comes a moment later.
 const MAP_PATIENCE: Duration = Duration::from_secs(10);
 
+/// After how much of that multipathd is asked for it.
+const MAP_UNASKED: Duration = Duration::from_secs(2);
+
 /// How long other paths are waited for when the first has come.
 const PATHS_PATIENCE: Duration = Duration::from_secs(2);
 
@@ -55,7 +58,13 @@ pub(super) fn find<W: Wanted>(
     let mut lun = lun.unwrap_or_default();
     if lun.maps.is_empty() && lun.disks.len() > 1 {
         let with_map = |seen: &Seen| the_one(wanted, seen).ok().flatten().filter(|lun| !lun.maps.is_empty());
-        if let Ok(found) = host.sys.wait_for(patience.min(MAP_PATIENCE), with_map)? {
+        let patience = patience.min(MAP_PATIENCE);
+        let mut found = host.sys.wait_for(patience.min(MAP_UNASKED), with_map)?;
+        if found.is_err() {
+            scsi::want_map(&lun, patience / 2);
+            found = host.sys.wait_for(patience.saturating_sub(MAP_UNASKED), with_map)?;
+        }
+        if let Ok(found) = found {
             lun = found;
         } else {
             tracing::warn!(
