@@ -12,6 +12,7 @@
 //! A test that cannot run prints `skipped: NAME: REASON` and passes; `cargo xtask test` counts such lines.
 
 mod corpus;
+mod message;
 mod namespace;
 mod processes;
 pub mod real_node;
@@ -19,16 +20,19 @@ pub mod scsi_sim;
 mod skip;
 mod tools;
 pub mod virtual_machine;
+mod wait;
 
 pub use libtest_mimic::{Arguments, Failed, Trial};
 
 pub use corpus::corpus;
+pub use message::assert_readable;
 pub use namespace::{base, enter, in_one_namespace, run};
 pub use processes::{as_nobody, in_one_process_each, is_as_nobody};
 pub use scsi_sim::ScsiSim;
 pub use skip::{Outcome, Run, Skip, Test, Verdict, skip, trial};
 pub use tools::{MOUNT_NFS, with_tools, write_tool};
 pub use virtual_machine::in_the_virtual_machine;
+pub use wait::wait_within;
 
 /// Lists functions as tests: `tests!(a, b);` makes `TESTS`, in which each is named by its module and itself.
 ///

@@ -75,12 +75,12 @@ impl Entries {
 
     /// Whether an entry of another table tells the same of a mount.
     pub(crate) fn tells_the_same(&self, index: u32, other: &Self, its: u32) -> bool {
-        let of = |entries: &Self, index: u32| {
-            let entry = entries.list[index as usize];
+        fn of(entries: &Entries, index: u32) -> (u64, u32, u32, Device, [u32; TEXTS], &[u8]) {
+            let entry = &entries.list[index as usize];
             let start = entry.start as usize;
-            let texts = entries.arena[start..start + entry.ends[TEXTS - 1] as usize].to_vec();
+            let texts = &entries.arena[start..start + entry.ends[TEXTS - 1] as usize];
             (entry.id, entry.short, entry.parent, entry.device, entry.ends, texts)
-        };
+        }
         of(self, index) == of(other, its)
     }
 

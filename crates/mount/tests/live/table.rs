@@ -241,7 +241,6 @@ fn incremental(scene: &Scene) {
     assert_eq!(anew.at(&scene.path("moved")).expect("there").source(), "over");
 }
 
-/// Mounts and unmounts in no particular order: a reader that followed them all has what a new one has.
 /// Another program mounts and sets the options afterwards.
 fn doubted(scene: &Scene) {
     let mut reader = scene.reader();
@@ -269,6 +268,7 @@ fn doubted(scene: &Scene) {
     pretty_eq(&lines(&table), &lines(&reader.read_anew().expect("read")));
 }
 
+/// Mounts and unmounts in no particular order: a reader that followed them all has what a new one has.
 fn any_changes(scene: &Scene) {
     let places = ["a", "a/b", "a/b/c", "a-b", "d", "d/e", "d/e/f", "g"];
     let mut reader = scene.reader();

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use refloat_node::manager::Outcome as Settled;
 use refloat_node::{RecordState, VolumeState};
 use refloat_test_support::scsi_sim::{LogOutDoes, PortalDoes, UnitSpec};
-use refloat_test_support::{Outcome, ScsiSim, Skip};
+use refloat_test_support::{Outcome, ScsiSim, Skip, assert_readable};
 use refloat_volume::scsi::Sys;
 
 use crate::san::{self, CLAIM, block_pod, lose, only_failure, read, wwid};
@@ -405,6 +405,14 @@ fn secret(of: &str, password: &str) -> String {
 
 const SECRET: &str = "s3cret-of-the-target";
 
+/// A target that wants CHAP of its sessions, and a volume behind it.
+fn with_chap() -> Result<San, Skip> {
+    let san = San::new(1, false)?;
+    san.sim.want_chap(&san.iqn, Some(("the-user", SECRET)), None);
+    san.persistent("pv", &san.iqn, 0, ", chapAuthSession: true, secretRef: {name: chap, namespace: default}");
+    Ok(san)
+}
+
 /// What must not tell the secret: arguments, records, messages.
 #[track_caller]
 fn assert_untold(san: &San, settled: &Settled) {
@@ -413,10 +421,8 @@ fn assert_untold(san: &San, settled: &Settled) {
 }
 
 fn chap_is_told_to_nobody_else() -> Outcome {
-    let san = San::new(1, false)?;
+    let san = with_chap()?;
     let stage = &san.stage;
-    san.sim.want_chap(&san.iqn, Some(("the-user", SECRET)), None);
-    san.persistent("pv", &san.iqn, 0, ", chapAuthSession: true, secretRef: {name: chap, namespace: default}");
     stage.manifest("u1.yaml", &pod("u1", CLAIM));
     // Without its Secret it waits.
     stage.settle();
@@ -442,10 +448,8 @@ fn chap_is_told_to_nobody_else() -> Outcome {
 /// What `iscsiadm` prints is shown in part, without what a terminal would obey, and without the passwords, whole or in part. A
 /// portal group that is none leads to no file.
 fn what_iscsiadm_prints_is_not_trusted() -> Outcome {
-    let san = San::new(1, false)?;
+    let san = with_chap()?;
     let stage = &san.stage;
-    san.sim.want_chap(&san.iqn, Some(("the-user", SECRET)), None);
-    san.persistent("pv", &san.iqn, 0, ", chapAuthSession: true, secretRef: {name: chap, namespace: default}");
     stage.manifest("chap.yaml", &secret("node.session.auth", SECRET));
     stage.manifest("u1.yaml", &pod("u1", CLAIM));
     for (does, code) in [(PortalDoes::OfferGarbage, "TargetNotOffered"), (PortalDoes::LogInGarbage, "ChapRefused")] {
@@ -468,13 +472,6 @@ fn what_iscsiadm_prints_is_not_trusted() -> Outcome {
     san.sim.portal(&san.iqn, 0, PortalDoes::Well);
     assert_all_mounted(&stage.settle_well(), 1);
     Ok(())
-}
-
-/// Not more than fits, and nothing that a terminal would obey.
-#[track_caller]
-fn assert_readable(message: &str) {
-    assert!(message.len() < 5000, "{} bytes", message.len());
-    assert!(!message.chars().any(|c| c.is_control() && c != '\n'), "{message:?}");
 }
 
 fn chap_of_a_discovery() -> Outcome {

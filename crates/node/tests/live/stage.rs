@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use refloat_mount::{Kernel, MountTable, TableReader};
 use refloat_node::manager::Outcome;
@@ -252,12 +252,8 @@ impl Drop for Running {
 
 /// Waits until it is so.
 #[track_caller]
-pub fn wait_for(what: &str, mut is_so: impl FnMut() -> bool) {
-    let end = Instant::now() + PATIENCE;
-    while !is_so() {
-        assert!(Instant::now() < end, "waited in vain for: {what}");
-        std::thread::sleep(Duration::from_millis(10));
-    }
+pub fn wait_for(what: &str, is_so: impl FnMut() -> bool) {
+    refloat_test_support::wait_within(PATIENCE, what, is_so);
 }
 
 /// The volume with this spec name.

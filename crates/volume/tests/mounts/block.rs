@@ -4,11 +4,11 @@ use std::fs;
 use std::io::{Read, Write};
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use refloat_mount::loopdev;
 use refloat_record::{RecordedBlock, RelPath};
-use refloat_test_support::{Outcome, skip};
+use refloat_test_support::{Outcome, skip, wait_within};
 use refloat_volume::block::LoopMarks;
 use serde_json::{Value, json};
 
@@ -263,11 +263,7 @@ fn as_the_kubelet(scene: &Scene, life: &mut Life<'_>) {
         loopdev::detach(&device).unwrap();
     }
     // Whoever looks at all devices of the machine has it open for a moment, and it goes when that is over.
-    let patience = Instant::now() + Duration::from_secs(10);
-    while !scene.ours("u1").is_empty() {
-        assert!(Instant::now() < patience, "somebody keeps the loop device open");
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    wait_within(Duration::from_secs(10), "the end of the loop device", || scene.ours("u1").is_empty());
     std::mem::forget(Scene::foreign(&scene.bind("u1")));
 }
 
