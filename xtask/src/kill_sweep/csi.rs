@@ -1,7 +1,8 @@
 //! Pods with volumes of two CSI drivers, which really mount; the manager is killed, or one of the drivers.
 //!
 //! One driver stages: two pods on one of its volumes, a volume of one pod with a group, a raw block volume of two pods, an
-//! inline volume. The other does not stage.
+//! inline volume. The other does not stage. The one that stages has the name of AWS EBS's, and the volume of one pod is a
+//! `PersistentVolume` of the plugin that it took the place of, so that what is translated is killed at the same points.
 
 mod check;
 mod journal;
@@ -22,7 +23,7 @@ use crate::process::{THIS_PROGRAM, find_tool, is_real_root};
 pub(super) use phases::KIND;
 
 /// The driver that stages.
-const STAGING: &str = "stage.test";
+const STAGING: &str = "ebs.csi.aws.com";
 /// The driver that does not.
 const DIRECT: &str = "direct.test";
 
@@ -40,22 +41,46 @@ struct Volume {
     name: &'static str,
     driver: &'static str,
     mode: &'static str,
-    /// More of `spec`, and of `spec.csi`.
+    /// More of `spec`, and of its source.
     more: (&'static str, &'static str),
     grows: bool,
+    /// Its source is `awsElasticBlockStore`, not `csi`.
+    aws: bool,
 }
 
 const VOLUMES: [Volume; 4] = [
-    Volume { name: "shared", driver: STAGING, mode: "ReadWriteMany", more: ("", ", fsType: ext4"), grows: false },
+    Volume {
+        name: "shared",
+        driver: STAGING,
+        mode: "ReadWriteMany",
+        more: ("", ", fsType: ext4"),
+        grows: false,
+        aws: false,
+    },
     Volume {
         name: "alone",
         driver: STAGING,
         mode: "ReadWriteOnce",
         more: (", mountOptions: [noatime]", ", fsType: ext4"),
         grows: true,
+        aws: true,
     },
-    Volume { name: "raw", driver: STAGING, mode: "ReadWriteMany", more: (", volumeMode: Block", ""), grows: true },
-    Volume { name: "direct", driver: DIRECT, mode: "ReadWriteOnce", more: ("", ", fsType: ext4"), grows: false },
+    Volume {
+        name: "raw",
+        driver: STAGING,
+        mode: "ReadWriteMany",
+        more: (", volumeMode: Block", ""),
+        grows: true,
+        aws: false,
+    },
+    Volume {
+        name: "direct",
+        driver: DIRECT,
+        mode: "ReadWriteOnce",
+        more: ("", ", fsType: ext4"),
+        grows: false,
+        aws: false,
+    },
 ];
 
 /// Pods, and the claim that each uses; one has an inline volume instead.
@@ -136,12 +161,17 @@ impl Csi {
             "apiVersion: storage.k8s.io/v1\nkind: CSIDriver\nmetadata: {{name: {STAGING}}}\nspec: {{attachRequired: false, \
              podInfoOnMount: true, volumeLifecycleModes: [Persistent, Ephemeral]}}\n---\n"
         );
-        for Volume { name, driver, mode, more: (spec, csi), grows } in VOLUMES {
+        for Volume { name, driver, mode, more: (spec, more), grows, aws } in VOLUMES {
             let (size, handle) = (if grows { grown } else { SIZE }, handle(name));
+            let source = if aws {
+                format!("awsElasticBlockStore: {{volumeID: {handle}{more}}}")
+            } else {
+                format!("csi: {{driver: {driver}, volumeHandle: {handle}{more}}}")
+            };
             let _ = writeln!(
                 text,
                 "apiVersion: v1\nkind: PersistentVolume\nmetadata: {{name: pv-{name}}}\nspec: {{capacity: {{storage: {size}Mi}}, \
-                 accessModes: [{mode}], csi: {{driver: {driver}, volumeHandle: {handle}{csi}}}, claimRef: {{namespace: test, \
+                 accessModes: [{mode}], {source}, claimRef: {{namespace: test, \
                  name: {name}}}{spec}}}\n---\napiVersion: v1\nkind: PersistentVolumeClaim\nmetadata: {{name: {name}, \
                  namespace: test}}\nspec: {{volumeName: pv-{name}, accessModes: [{mode}], resources: {{requests: {{storage: \
                  {size}Mi}}}}}}\n---",
@@ -203,8 +233,9 @@ impl Drop for Csi {
     }
 }
 
+/// As the ids of AWS are spelled, which others are not translated to.
 fn handle(volume: &str) -> String {
-    format!("h-{volume}")
+    format!("vol-{volume}")
 }
 
 fn pod(name: &str, claim: &str) -> String {
